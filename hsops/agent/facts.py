@@ -1,0 +1,69 @@
+"""What this host is: interpreter, SGLang, space."""
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import re
+import socket
+import sys
+from typing import Any
+
+MINIMUM = (3, 10)
+
+
+def hello(params: "dict[str, Any]") -> "dict[str, Any]":
+    """Facts about the host. ``params``: optional ``dumps``, a folder whose free bytes are wanted."""
+    found = {
+        "hostname": socket.gethostname(),
+        "platform": platform.platform(),
+        "python": platform.python_version(),
+        "python_ok": sys.version_info[:2] >= MINIMUM,
+        "executable": sys.executable,
+        "user": os.environ.get("USER") or str(os.getuid()),
+        "cpus": os.cpu_count(),
+        "sglang": sglang(),
+        "packages": {name: version_of(name) for name in ("torch", "psutil", "py-spy")},
+    }
+    if params.get("dumps"):
+        found["dumps"] = space(params["dumps"])
+    return found
+
+
+def sglang() -> "dict[str, Any]":
+    """Where SGLang is installed and its version, without importing it; ``root`` is None when there is none."""
+    spec = importlib.util.find_spec("sglang")
+    if spec is None or not spec.submodule_search_locations:
+        return {"root": None, "site": None, "version": None}
+    root = os.path.realpath(next(iter(spec.submodule_search_locations)))
+    return {"root": root, "site": os.path.dirname(root), "version": version_of("sglang") or _version_file(root)}
+
+
+def version_of(distribution: str) -> "str | None":
+    """The installed version of a distribution, or None."""
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def space(folder: str) -> "dict[str, Any]":
+    """Free and total bytes of the file system that holds ``folder`` (or its nearest existing parent)."""
+    path = os.path.abspath(os.path.expanduser(folder))
+    while not os.path.exists(path):
+        path = os.path.dirname(path)
+    stat = os.statvfs(path)
+    return {"path": folder, "free": stat.f_bavail * stat.f_frsize, "total": stat.f_blocks * stat.f_frsize}
+
+
+def _version_file(root: str) -> "str | None":
+    """``sglang/version.py`` or ``_version.py``, for an unpacked tree without metadata."""
+    for name in ("_version.py", "version.py"):
+        try:
+            with open(os.path.join(root, name), encoding="utf-8") as file:
+                match = re.search(r"""__version__\s*=\s*(?:version\s*=\s*)?["']([^"']+)["']""", file.read())
+        except OSError:
+            continue
+        if match:
+            return match.group(1)
+    return None

@@ -1,0 +1,43 @@
+"""The composition root: every command of ``hsops``, in the order of a day's work."""
+
+from __future__ import annotations
+
+import typer
+
+from hsops import __version__
+from hsops.cli import doctor
+from hsops.cli.options import everywhere
+
+app = typer.Typer(
+    name="hsops",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Deploy hidden-state capture into SGLang over SSH, launch it, know why it hangs, bring the dumps home.",
+)
+
+for name, body in {
+    "doctor": doctor.doctor,
+}.items():
+    app.command(name)(everywhere(body))
+
+
+def _version(value: bool) -> None:
+    if value:
+        typer.echo(f"hsops {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+@everywhere
+def root(
+    ctx: typer.Context,
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
+) -> None:
+    """The application itself only keeps the global options."""
+
+
+def main() -> None:
+    """Entry point of the ``hsops`` script."""
+    app()

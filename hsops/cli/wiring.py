@@ -1,0 +1,92 @@
+"""Everything between a parsed command line and a feature: inventory, hosts, agents, output, exit codes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import typer
+
+from hsops.cli.options import Options
+from hsops.core.errors import HsopsError, UsageError
+from hsops.render.console import Console, Outcome
+
+if TYPE_CHECKING:
+    from hsops.core.inventory import HostSpec, Inventory, ServerSpec
+    from hsops.remote.agent import Agent
+    from hsops.remote.host import Host
+
+
+@dataclass
+class Session:
+    """One invocation: opens what is asked for, once, and closes it at the end."""
+
+    options: Options
+    console: Console
+    stack: ExitStack
+    _agents: dict[str, Agent] = field(default_factory=dict)
+
+    @cached_property
+    def inventory(self) -> Inventory:
+        """The checked inventory."""
+        from hsops.core.inventory_file import load
+
+        return load(Path(self.options.inventory or "inventory.yaml"))
+
+    def server(self, name: str | None) -> ServerSpec:
+        """The server ``name``, or the default one."""
+        from hsops.core.inventory_file import find_server
+
+        return find_server(self.inventory, name)
+
+    def hosts(self) -> list[HostSpec]:
+        """The hosts of ``--host`` and ``--group``, else the default server's host, else all."""
+        from hsops.core.inventory_file import select_hosts
+
+        return select_hosts(self.inventory, self.options.host, self.options.group)
+
+    def agent(self, host: HostSpec | str) -> Agent:
+        """The agent on a host; connects on first use."""
+        spec = self.inventory.hosts[host] if isinstance(host, str) else host
+        if spec.name not in self._agents:
+            from hsops.remote.agent import Agent
+
+            self._agents[spec.name] = Agent(self._connect(spec), python=spec.python, state_dir=spec.state_dir)
+        return self._agents[spec.name]
+
+    def confirm(self, question: str) -> bool:
+        """Ask, unless ``--yes``; without a terminal the answer is an error that names ``--yes``."""
+        if self.options.yes:
+            return True
+        if not sys.stdin.isatty() or self.console.as_json:
+            raise UsageError("there is nobody to ask", fix="add --yes to apply, or --check to only look")
+        return typer.confirm(question, err=True)
+
+    def _connect(self, spec: HostSpec) -> Host:
+        from hsops.remote.connect import connect
+
+        host = connect(spec, accept_new=self.options.accept_new)
+        self.stack.callback(host.close)
+        return host
+
+
+def run(ctx: typer.Context, command: str, body: Callable[[Session], Outcome]) -> NoReturn:
+    """Run a command's body and exit with its code. The one place where errors become output and exit codes."""
+    options = ctx.find_root().obj
+    console = Console(command, as_json=options.json, color=not options.no_color)
+    try:
+        with ExitStack() as stack:
+            code = console.outcome(body(Session(options, console, stack)))
+    except HsopsError as error:
+        code = console.error(error)
+    except KeyboardInterrupt:
+        code = console.interrupted()
+    except BrokenPipeError:  # `hsops logs | head`: the reader has seen enough
+        sys.stderr.close()
+        code = 0
+    raise typer.Exit(code)

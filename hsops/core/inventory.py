@@ -1,0 +1,85 @@
+"""inventory.yaml: hosts, groups, defaults, servers, patches.
+
+These frozen models are both the schema of the file and the values that features work on.
+``hsops.core.inventory_file`` reads the file and reports every fault at once with its place.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")
+
+
+def _a_name(value: str) -> str:
+    if not NAME.match(value):
+        raise ValueError(f"{value!r} is not a name: letters, digits, '.', '_', '-', at most 63")
+    return value
+
+
+def _a_remote_path(value: str) -> str:
+    if not value.startswith(("/", "~/")):
+        raise ValueError(f"{value!r} is not an absolute path on the host (start with / or ~/)")
+    return value
+
+
+Name = Annotated[str, AfterValidator(_a_name)]
+RemotePath = Annotated[str, AfterValidator(_a_remote_path)]
+Scalar = bool | int | float | str
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class HostSpec(_Model):
+    """A machine reached over SSH, or this one (``ssh: local``)."""
+
+    name: Name
+    ssh: str = Field(description="user@host[:port], an alias of ~/.ssh/config, or 'local'")
+    ssh_config: str | None = Field(None, description="an OpenSSH client file to read instead of ~/.ssh/config")
+    python: RemotePath = Field(description="the interpreter that runs SGLang on the host")
+    state_dir: RemotePath = Field("~/.hsops", description="where hsops keeps runs, patches and the agent")
+    dumps: RemotePath = Field("/dev/shm/sglang_hs", description="where ranks write hidden states")  # noqa: S108
+
+
+class HsDumpPatch(_Model):
+    """The built-in capture of hidden states."""
+
+    name: Name
+    kind: Literal["hs-dump"] = "hs-dump"
+    boundaries: tuple[Annotated[int, Field(ge=0)], ...] = Field(
+        min_length=1, description="k = residual stream just before layer k, output of layer k-1"
+    )
+    final: Literal["pre-norm", "none"] = Field(
+        "pre-norm", description="the state after the last layer, as the last slot"
+    )
+
+
+class ServerSpec(_Model):
+    """How one SGLang server is launched."""
+
+    name: Name
+    host: Name
+    model: str = Field(description="a path on the host, or a hub id")
+    tp: Annotated[int, Field(ge=1, le=1024)] = 1
+    port: Annotated[int, Field(ge=1, le=65535)] | Literal["auto"] = 30000
+    nccl: str | None = Field(None, description="an NCCL profile: pcie-p2p, pcie-p2p-phb, pcie-dram, debug")
+    env: dict[str, str] = Field(default_factory=dict, description="added to, and stronger than, the profile")
+    args: dict[str, Scalar | list[Scalar]] = Field(
+        default_factory=dict, description="SGLang's flags without the dashes; true means the bare flag"
+    )
+    patches: tuple[Name, ...] = ()
+
+
+class Inventory(_Model):
+    """The whole file, checked, with the defaults filled in."""
+
+    hosts: dict[Name, HostSpec] = Field(default_factory=dict)
+    groups: dict[Name, tuple[Name, ...]] = Field(default_factory=dict)
+    servers: dict[Name, ServerSpec] = Field(default_factory=dict)
+    patches: dict[Name, HsDumpPatch] = Field(default_factory=dict)
+    default: Name | None = Field(None, description="the server meant when a command names none")

@@ -1,0 +1,219 @@
+"""YAML with places: a document as plain values plus the line and column of every key and value."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, NoReturn
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from hsops.core.errors import ConfigError, Fault
+
+Path_ = tuple[Hashable, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A parsed file.
+
+    Args:
+        file: its name as the user gave it.
+        value: plain Python values.
+        places: path of keys and indices -> (line, column) of the value, from 1.
+        keys: path of a mapping's entry -> (line, column) of its key.
+    """
+
+    file: str
+    value: Any
+    places: dict[Path_, tuple[int, int]]
+    keys: dict[Path_, tuple[int, int]]
+
+    def fault(self, path: Sequence[Hashable], message: str, *, at_key: bool = False) -> Fault:
+        """A fault at ``path``, or at the nearest parent that the file has."""
+        where = ".".join(f"[{p}]" if isinstance(p, int) else str(p) for p in path).replace(".[", "[")
+        table = self.keys if at_key else self.places
+        for end in range(len(path), -1, -1):
+            if place := table.get(tuple(path[:end])) or self.places.get(tuple(path[:end])):
+                return Fault(self.file, *place, where, message)
+        return Fault(self.file, 0, 0, where, message)
+
+
+def read(path: Path, *, what: str, fix: str = "") -> Document:
+    """Read and parse one file.
+
+    Args:
+        path: the file.
+        what: what it is, for messages ("inventory").
+        fix: what to do when it is missing.
+
+    Raises:
+        ConfigError: no such file, not text, a syntax fault, or a key given twice.
+    """
+    name = str(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        _fail(name, f"no {what} here", fix=fix)
+    except (OSError, UnicodeDecodeError) as error:
+        _fail(name, f"cannot be read: {error}")
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = (mark.line + 1, mark.column + 1) if mark else (0, 0)
+        raise ConfigError([Fault(name, *place, "", f"YAML syntax: {error.problem or error.context}")]) from None
+    except yaml.YAMLError as error:
+        _fail(name, f"YAML syntax: {error}")
+    reader = _Reader(name)
+    value = reader.build(node, ()) if node is not None else {}
+    if reader.faults:
+        raise ConfigError(reader.faults)
+    return Document(name, value, reader.places, reader.keys)
+
+
+def validate(document: Document, model: type[BaseModel], value: Any) -> tuple[Any, list[Fault]]:
+    """``value`` as ``model``; or None and every fault, each with its place in ``document``."""
+    try:
+        return model.model_validate(value), []
+    except ValidationError as error:
+        return None, _faults(document, model, error)
+
+
+def suggest(word: str, known: Sequence[str]) -> str:
+    """``; did you mean 'x'?`` or nothing."""
+    close = get_close_matches(word, known, n=1, cutoff=0.6)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+class _Reader:
+    """Walks the node graph once: values, places and double keys."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.places: dict[Path_, tuple[int, int]] = {}
+        self.keys: dict[Path_, tuple[int, int]] = {}
+        self.faults: list[Fault] = []
+        self._loader = yaml.SafeLoader("")
+        self._open: set[int] = set()  # nodes being built: an alias to one of them is a cycle
+
+    def build(self, node: yaml.Node, path: Path_) -> Any:
+        self.places[path] = _mark(node)
+        if id(node) in self._open:
+            self.faults.append(Fault(self.file, *_mark(node), _dotted(path), "an alias to its own parent"))
+            return None
+        self._open.add(id(node))
+        try:
+            if isinstance(node, yaml.MappingNode):
+                return self._mapping(node, path)
+            if isinstance(node, yaml.SequenceNode):
+                return [self.build(child, (*path, i)) for i, child in enumerate(node.value)]
+            return self._scalar(node, path)
+        finally:
+            self._open.discard(id(node))
+
+    def _scalar(self, node: yaml.Node, path: Path_) -> Any:
+        try:
+            return self._loader.construct_object(node)  # type: ignore[no-untyped-call]
+        except (yaml.YAMLError, ValueError) as error:
+            problem = getattr(error, "problem", None) or str(error)
+            self.faults.append(Fault(self.file, *_mark(node), _dotted(path), problem))
+            return None
+
+    def _mapping(self, node: yaml.MappingNode, path: Path_) -> dict[Any, Any]:
+        built: dict[Any, Any] = {}
+        for key_node, value_node in node.value:
+            key = self._scalar(key_node, path) if isinstance(key_node, yaml.ScalarNode) else None
+            if not isinstance(key, str):
+                self.faults.append(
+                    Fault(self.file, *_mark(key_node), _dotted(path), f"a key must be text, got {key!r}; quote it")
+                )
+                continue
+            if key in built:
+                line = self.keys[(*path, key)][0]
+                self.faults.append(
+                    Fault(self.file, *_mark(key_node), _dotted((*path, key)), f"given twice; first at line {line}")
+                )
+                continue
+            self.keys[(*path, key)] = _mark(key_node)
+            built[key] = self.build(value_node, (*path, key))
+        return built
+
+
+def _mark(node: yaml.Node) -> tuple[int, int]:
+    return node.start_mark.line + 1, node.start_mark.column + 1
+
+
+def _dotted(path: Path_) -> str:
+    return ".".join(str(p) for p in path)
+
+
+def _fail(file: str, message: str, *, fix: str = "") -> NoReturn:
+    raise ConfigError([Fault(file, 0, 0, "", message)], fix=fix) from None
+
+
+def _faults(document: Document, model: type[BaseModel], error: ValidationError) -> list[Fault]:
+    found: dict[tuple[Hashable, ...], Fault] = {}
+    for problem in error.errors(include_url=False):
+        path = tuple(p for p in problem["loc"] if _is_real(document, p, problem["loc"]))
+        if path in found:  # a union reports each arm; the first is the one that the field is mostly used with
+            continue
+        if problem["type"] == "extra_forbidden":
+            known = _fields_at(model, path[:-1])
+            found[path] = document.fault(path, f"unknown key{suggest(str(path[-1]), known)}", at_key=True)
+        elif problem["type"] == "missing":
+            found[path] = document.fault(path[:-1], f"{path[-1]!r} is missing", at_key=True)
+        else:
+            found[path] = document.fault(path, _message(problem))
+    return list(found.values())
+
+
+def _is_real(document: Document, part: Hashable, loc: Sequence[Hashable]) -> bool:
+    """pydantic adds names of union arms and ``[key]`` to a location; keep what the file or the models have."""
+    if isinstance(part, int):
+        return True
+    text = str(part)
+    arms = ("int", "str", "bool", "float", "literal[", "constrained-", "function-", "list[", "[key]", "tuple[")
+    return not (text.startswith(arms) and part not in {k[-1] for k in document.keys if k}) or part == loc[0]
+
+
+def _message(problem: Any) -> str:
+    got = problem["input"]
+    shown = repr(got) if isinstance(got, str | int | float | bool | None) else type(got).__name__
+    expected = {
+        "int_type": "an integer",
+        "int_parsing": "an integer",
+        "string_type": "text",
+        "bool_type": "true or false",
+        "dict_type": "a mapping",
+        "model_type": "a mapping",
+        "list_type": "a list",
+        "tuple_type": "a list",
+        "float_type": "a number",
+    }.get(problem["type"])
+    if expected:
+        return f"expected {expected}, got {shown}"
+    text = str(problem["msg"]).removeprefix("Value error, ")
+    return text if repr(got) in text else f"{text[0].lower()}{text[1:]}, got {shown}"
+
+
+def _fields_at(model: type[BaseModel], path: Sequence[Hashable]) -> list[str]:
+    """The keys that a mapping at ``path`` may have."""
+    current: Any = model
+    for part in path:
+        if isinstance(current, type) and issubclass(current, BaseModel):
+            field = current.model_fields.get(str(part))
+            current = _model_in(field.annotation) if field else None
+    return list(current.model_fields) if isinstance(current, type) and issubclass(current, BaseModel) else []
+
+
+def _model_in(annotation: Any) -> Any:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    for argument in getattr(annotation, "__args__", ()):
+        if found := _model_in(argument):
+            return found
+    return None

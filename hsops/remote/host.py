@@ -1,0 +1,73 @@
+"""What every host can do, over SSH or here. ``tests/integration/test_host_contract.py`` holds all of them to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from hsops.core.command import Command
+from hsops.core.deadline import Deadline
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """A command that ended. ``exit`` is its status, or minus the signal that killed it."""
+
+    exit: int
+    stdout: bytes
+    stderr: bytes
+
+
+class Stream(AbstractContextManager["Stream"], Protocol):
+    """A running command whose output is read as it comes. Leaving the context ends the command on the host."""
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Pieces of stdout as they arrive.
+
+        Raises:
+            DeadlineError: nothing came for ``idle`` seconds, or ``total`` is over.
+            UnreachableError: the link died.
+        """
+        ...
+
+    def finish(self) -> Completed:
+        """After the last piece: the status and stderr (``stdout`` is empty)."""
+        ...
+
+
+class Host(Protocol):
+    """A machine on which commands run without a pty and with standard input closed after ``stdin``.
+
+    All methods raise ``UnreachableError`` or a subclass when the host cannot be reached or goes away.
+    """
+
+    @property
+    def name(self) -> str:
+        """The name in the inventory."""
+        ...
+
+    def run(self, command: Command, *, stdin: bytes = b"", deadline: Deadline = Deadline()) -> Completed:
+        """Run to the end. A non-zero exit is a result, not an error."""
+        ...
+
+    def stream(self, command: Command, *, stdin: bytes = b"", deadline: Deadline = Deadline()) -> Stream:
+        """Run and read stdout while it runs."""
+        ...
+
+    def put(self, data: bytes, path: str, *, mode: int = 0o600, deadline: Deadline = Deadline()) -> None:
+        """Write a file whole or not at all (temporary name, fsync, rename); parent folders are made, mode 0700."""
+        ...
+
+    def tunnel(self, port: int) -> AbstractContextManager[int]:
+        """A port of this machine's 127.0.0.1 that reaches 127.0.0.1:``port`` on the host while the context is open."""
+        ...
+
+    def bulk(self, command: Command, *, stdin: bytes = b"", deadline: Deadline = Deadline()) -> Stream:
+        """As ``stream``, over a connection of its own made by OpenSSH's client: for gigabytes."""
+        ...
+
+    def close(self) -> None:
+        """Close the connection. Idempotent."""
+        ...

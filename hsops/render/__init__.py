@@ -1,0 +1,1 @@
+"""Results and events for people and for machines. The only package that prints."""

@@ -1,0 +1,92 @@
+"""Where output goes: stdout for results, stderr for errors and progress; JSON lines when asked. The one printer."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from hsops.core.errors import HsopsError
+from hsops.core.events import Event, Note
+
+SCHEMA = "hsops/1"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a command concluded.
+
+    Args:
+        data: for ``--json``: JSON values only.
+        lines: the same for people, plain text.
+        exit_code: see docs/reference/exit-codes.md.
+        errors: entries of the envelope's ``errors``; their presence makes ``ok`` false.
+    """
+
+    data: dict[str, Any] = field(default_factory=dict)
+    lines: Iterable[str] = ()
+    exit_code: int = 0
+    errors: tuple[dict[str, Any], ...] = ()
+
+
+class Console:
+    """Prints one command's events and outcome.
+
+    Args:
+        command: the command's name, for the envelope.
+        as_json: JSON lines on stdout, nothing else there.
+        color: allow colour (only used on a terminal).
+    """
+
+    def __init__(self, command: str, *, as_json: bool, color: bool) -> None:
+        self.command, self.as_json = command, as_json
+        self.terminal = sys.stderr.isatty() and not as_json
+        self.color = color and self.terminal
+
+    def emit(self, event: Event) -> None:
+        """Show one event: a JSON line, or a line on stderr for people."""
+        if self.as_json:
+            self._json({"schema": SCHEMA, "command": self.command, **event.as_json()})
+        elif isinstance(event, Note):
+            where = f"{event.host}: " if event.host else ""
+            print(f"{where}{'warning: ' if event.level == 'warn' else ''}{event.message}", file=sys.stderr, flush=True)
+
+    def outcome(self, outcome: Outcome) -> int:
+        """Print the result; returns the exit code."""
+        if self.as_json:
+            ok = outcome.exit_code == 0 and not outcome.errors
+            self._envelope(ok=ok, data=outcome.data, errors=list(outcome.errors))
+        else:
+            for line in outcome.lines:
+                print(line)
+            sys.stdout.flush()
+        return outcome.exit_code
+
+    def error(self, error: HsopsError) -> int:
+        """Print an error; returns its exit code."""
+        if self.as_json:
+            self._envelope(ok=False, data={}, errors=error.as_json())
+            return error.exit_code
+        where = f"{error.host}: " if error.host else ""
+        print(f"{where}{error.message}", file=sys.stderr)
+        for label, text in (("why", error.why), ("fix", error.fix)):
+            if text:
+                print(f"  {label}: {text}", file=sys.stderr)
+        sys.stderr.flush()
+        return error.exit_code
+
+    def interrupted(self) -> int:
+        """Say that Ctrl-C was heard; returns exit code 130."""
+        if self.as_json:
+            self._envelope(ok=False, data={}, errors=[{"type": "Interrupted", "message": "interrupted"}])
+        else:
+            print("interrupted", file=sys.stderr)
+        return 130
+
+    def _envelope(self, *, ok: bool, data: dict[str, Any], errors: list[dict[str, Any]]) -> None:
+        self._json({"schema": SCHEMA, "command": self.command, "ok": ok, "data": data, "errors": errors})
+
+    def _json(self, value: dict[str, Any]) -> None:
+        print(json.dumps(value, separators=(",", ":"), default=str), flush=True)
