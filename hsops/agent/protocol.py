@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 PROTOCOL = 1
 
 
-class Refusal(Exception):
+class Refusal(Exception):  # noqa: N818 - it is not always an error of ours
     """The agent will not or cannot do it.
 
     Args:

@@ -14,7 +14,8 @@ HsopsError                       exit 1
 │   └── AgentError                        the agent refused, with a code
 └── BadDataError                 exit 1   a dump, a log or a file is not what it claims
 
-Classes decide, never the text of a message. Each library's exceptions are translated in its one door (``hsops.remote``).
+Classes decide, never the text of a message. Each library's exceptions are translated in
+its one door (``hsops.remote``).
 """
 
 from __future__ import annotations

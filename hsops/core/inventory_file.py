@@ -52,7 +52,9 @@ def find_server(inventory: Inventory, name: str | None) -> ServerSpec:
 
 
 def select_hosts(inventory: Inventory, hosts: Sequence[str], groups: Sequence[str]) -> list[HostSpec]:
-    """The hosts that ``--host`` and ``--group`` name, in the file's order; without both the default server's host, else all.
+    """The hosts that ``--host`` and ``--group`` name, in the file's order.
+
+    Without both: the default server's host, else all.
 
     Raises:
         UsageError: an unknown host or group.

@@ -117,7 +117,7 @@ class _Reader:
 
     def _scalar(self, node: yaml.Node, path: Path_) -> Any:
         try:
-            return self._loader.construct_object(node)  # type: ignore[no-untyped-call]
+            return self._loader.construct_object(node)
         except (yaml.YAMLError, ValueError) as error:
             problem = getattr(error, "problem", None) or str(error)
             self.faults.append(Fault(self.file, *_mark(node), _dotted(path), problem))

@@ -7,7 +7,7 @@ from hsops.remote.host import Host
 from hsops.remote.local import LocalHost
 
 
-def connect(spec: HostSpec, *, accept_new: bool = False) -> Host:
+def connect(spec: HostSpec, *, accept_new: bool = False) -> Host:  # noqa: ARG001
     """A host that connects on first use.
 
     Args:
