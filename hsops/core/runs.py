@@ -34,7 +34,8 @@ class Run:
     Args:
         id: ``MMDD-HHMMSS-xxxx``.
         server: the server's name in the inventory.
-        phase: ``running``; ``exited`` by itself; ``stopped`` by ``hsops stop``; ``lost`` when the host or the supervisor died.
+        phase: ``running``; ``exited`` by itself; ``stopped`` by ``hsops stop``; ``lost`` when the host
+            or the supervisor died.
         pid: of ``launch_server``.
         started: seconds since the epoch on the host.
         port: the HTTP port on the host.
