@@ -29,6 +29,9 @@ def _a_remote_path(value: str) -> str:
 Name = Annotated[str, AfterValidator(_a_name)]
 RemotePath = Annotated[str, AfterValidator(_a_remote_path)]
 Scalar = bool | int | float | str
+# YAML has lists only; lax here means no more than that a list may fill a tuple.
+Names = Annotated[tuple[Name, ...], Field(strict=False)]
+Boundaries = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(strict=False, min_length=1)]
 
 
 class _Model(BaseModel):
@@ -51,9 +54,7 @@ class HsDumpPatch(_Model):
 
     name: Name
     kind: Literal["hs-dump"] = "hs-dump"
-    boundaries: tuple[Annotated[int, Field(ge=0)], ...] = Field(
-        min_length=1, description="k = residual stream just before layer k, output of layer k-1"
-    )
+    boundaries: Boundaries = Field(description="k = residual stream just before layer k, output of layer k-1")
     final: Literal["pre-norm", "none"] = Field(
         "pre-norm", description="the state after the last layer, as the last slot"
     )
@@ -72,14 +73,14 @@ class ServerSpec(_Model):
     args: dict[str, Scalar | list[Scalar]] = Field(
         default_factory=dict, description="SGLang's flags without the dashes; true means the bare flag"
     )
-    patches: tuple[Name, ...] = ()
+    patches: Names = ()
 
 
 class Inventory(_Model):
     """The whole file, checked, with the defaults filled in."""
 
     hosts: dict[Name, HostSpec] = Field(default_factory=dict)
-    groups: dict[Name, tuple[Name, ...]] = Field(default_factory=dict)
+    groups: dict[Name, Names] = Field(default_factory=dict)
     servers: dict[Name, ServerSpec] = Field(default_factory=dict)
     patches: dict[Name, HsDumpPatch] = Field(default_factory=dict)
     default: Name | None = Field(None, description="the server meant when a command names none")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,7 @@ def load(path: Path) -> Inventory:
     document = read(path, what="inventory", fix=MISSING)
     value, faults = _with_defaults(document)
     inventory, more = validate(document, Inventory, value)
-    faults += more
-    if inventory is not None:
-        faults += _references(document, inventory)
+    faults += [*more, *_references(document, value)]
     if faults or inventory is None:
         raise ConfigError(sorted(set(faults), key=lambda f: (f.line, f.column)))
     checked: Inventory = inventory
@@ -100,24 +98,29 @@ def _with_defaults(document: Document) -> tuple[Any, list[Fault]]:
     return value, faults
 
 
-def _references(document: Document, inventory: Inventory) -> Iterator[Fault]:
-    for group, members in inventory.groups.items():
-        for i, member in enumerate(members):
-            if member not in inventory.hosts:
-                yield document.fault(
-                    ("groups", group, i), f"no host {member!r}{suggest(member, list(inventory.hosts))}"
-                )
-    for name, server in inventory.servers.items():
-        if server.host not in inventory.hosts:
+def _references(document: Document, value: Any) -> Iterator[Fault]:
+    """Names that nothing bears, judged on the raw value so that they show beside faults of form."""
+    known = {section: _mapping(value, section) for section in ("hosts", "groups", "servers", "patches")}
+
+    def missing(path: tuple[Hashable, ...], name: Any, section: str) -> Iterator[Fault]:
+        if isinstance(name, str) and name not in known[section]:
             yield document.fault(
-                ("servers", name, "host"), f"no host {server.host!r}{suggest(server.host, list(inventory.hosts))}"
+                path, f"no {section[:-1].replace('patche', 'patch')} {name!r}{suggest(name, list(known[section]))}"
             )
-        for i, patch in enumerate(server.patches):
-            if patch not in inventory.patches:
-                yield document.fault(
-                    ("servers", name, "patches", i), f"no patch {patch!r}{suggest(patch, list(inventory.patches))}"
-                )
-    if inventory.default is not None and inventory.default not in inventory.servers:
-        yield document.fault(
-            ("default",), f"no server {inventory.default!r}{suggest(inventory.default, list(inventory.servers))}"
-        )
+
+    for group, members in known["groups"].items():
+        for i, member in enumerate(members if isinstance(members, list) else ()):
+            yield from missing(("groups", group, i), member, "hosts")
+    for name, server in known["servers"].items():
+        if isinstance(server, dict):
+            yield from missing(("servers", name, "host"), server.get("host"), "hosts")
+            patches = server.get("patches")
+            for i, patch in enumerate(patches if isinstance(patches, list) else ()):
+                yield from missing(("servers", name, "patches", i), patch, "patches")
+    if isinstance(value, dict):
+        yield from missing(("default",), value.get("default"), "servers")
+
+
+def _mapping(value: Any, section: str) -> dict[str, Any]:
+    entries = value.get(section) if isinstance(value, dict) else None
+    return entries if isinstance(entries, dict) else {}

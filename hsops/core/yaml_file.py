@@ -196,6 +196,8 @@ def _message(problem: Any) -> str:
     }.get(problem["type"])
     if expected:
         return f"expected {expected}, got {shown}"
+    if problem["type"] == "too_short":
+        return f"needs at least {problem['ctx']['min_length']} entry"
     text = str(problem["msg"]).removeprefix("Value error, ")
     return text if repr(got) in text else f"{text[0].lower()}{text[1:]}, got {shown}"
 
@@ -204,16 +206,14 @@ def _fields_at(model: type[BaseModel], path: Sequence[Hashable]) -> list[str]:
     """The keys that a mapping at ``path`` may have."""
     current: Any = model
     for part in path:
-        if isinstance(current, type) and issubclass(current, BaseModel):
+        if _is_model(current):
             field = current.model_fields.get(str(part))
-            current = _model_in(field.annotation) if field else None
-    return list(current.model_fields) if isinstance(current, type) and issubclass(current, BaseModel) else []
+            current = field.annotation if field else None
+        else:  # dict[Name, Model], tuple[Model, ...]: any key leads to the last argument
+            arguments = [a for a in getattr(current, "__args__", ()) if a is not Ellipsis]
+            current = arguments[-1] if arguments else None
+    return list(current.model_fields) if _is_model(current) else []
 
 
-def _model_in(annotation: Any) -> Any:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    for argument in getattr(annotation, "__args__", ()):
-        if found := _model_in(argument):
-            return found
-    return None
+def _is_model(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)

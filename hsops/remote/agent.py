@@ -73,7 +73,7 @@ class Agent:
     def stream(self, verb: str, /, *, deadline: Deadline = FOLLOW, **params: Any) -> Iterator[Iterator[dict[str, Any]]]:
         """A verb that reports while it works: yields an iterator of events.
 
-        The last item is ``{"kind": "result", ...}``. Beats are swallowed. Leaving the context ends the verb on the host.
+        The last item is ``{"kind": "result", ...}``; beats are swallowed. Leaving the context ends the verb.
         """
         command, stdin = self.request(verb, **params)
         with self.host.stream(command, stdin=stdin, deadline=deadline) as stream:

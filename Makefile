@@ -1,0 +1,48 @@
+# hsops: everything a newcomer types. `make demo` and `make test` do all of their own set-up.
+PY   ?= python3
+VENV := .venv
+BIN  := $(VENV)/bin
+export PYTHONDONTWRITEBYTECODE :=
+
+.PHONY: setup demo test unit integration e2e lint bench constraints clean
+
+setup: $(VENV)/.ready ## the virtual environment and the system packages that the tests need
+
+$(VENV)/.ready: pyproject.toml constraints.txt scripts/system-packages
+	scripts/system-packages
+	test -x $(BIN)/python || $(PY) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+demo: setup ## the whole story on the lab: a real SGLang on this CPU
+	$(BIN)/hsops demo
+
+test: setup lint ## everything that needs no GPU
+	$(BIN)/python -m pytest tests
+
+unit: setup ## seconds
+	$(BIN)/python -m pytest tests/unit tests/architecture -q
+
+integration: setup
+	$(BIN)/python -m pytest tests/integration tests/faults -q
+
+e2e: setup ## real SGLang in the lab
+	$(BIN)/python -m pytest tests/e2e
+
+lint: setup
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/ruff check --quiet .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: setup ## ratios against scp, rsync and others, in one run
+	$(BIN)/python -m benchmarks
+
+constraints: ## renew the pins
+	$(PY) -m venv $(VENV)-new
+	$(VENV)-new/bin/pip install --quiet --editable '.[dev]'
+	(echo '# What `make setup` installs, exactly. Renew: make constraints'; $(VENV)-new/bin/pip freeze --exclude-editable) > constraints.txt
+	rm -rf $(VENV)-new
+
+clean: ## the environment and caches; labs stay (hsops lab down --purge)
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

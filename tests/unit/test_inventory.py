@@ -1,0 +1,168 @@
+"""inventory.yaml: every fault at once, each with its place."""
+
+import contextlib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hsops.core.errors import ConfigError, UsageError
+from hsops.core.inventory_file import find_server, load, select_hosts
+
+GOOD = """\
+hosts:
+  box: { ssh: root@gpu-box, python: /root/venv/bin/python }
+  other: { ssh: local, python: /usr/bin/python3 }
+groups:
+  all: [box, other]
+servers:
+  kimi: { host: box, model: /models/Kimi-K2.5, tp: 8, port: 8000, nccl: pcie-p2p, patches: [hs-dump] }
+  small: { host: other, model: /m, env: { A: "1" }, args: { trust-remote-code: true, max-total-tokens: 2048 } }
+patches:
+  hs-dump: { boundaries: [3, 31, 59], final: pre-norm }
+default: kimi
+"""
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "inventory.yaml"
+    path.write_text(text)
+    return path
+
+
+def faults(path: Path) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        load(path)
+    return [str(fault).replace(f"{path}:", "") for fault in caught.value.faults]
+
+
+def test_a_good_file_becomes_values(tmp_path):
+    """Every section arrives with its names and defaults."""
+    inventory = load(write(tmp_path, GOOD))
+
+    assert inventory.hosts["box"].state_dir == "~/.hsops"
+    assert inventory.servers["kimi"].tp == 8
+    assert inventory.patches["hs-dump"].boundaries == (3, 31, 59)
+    assert inventory.servers["small"].args == {"trust-remote-code": True, "max-total-tokens": 2048}
+
+
+def test_all_faults_are_reported_with_line_and_column(tmp_path):
+    """Unknown key, wrong type, unknown host and patch, bad default: one run shows them all."""
+    path = write(
+        tmp_path,
+        "hosts:\n"
+        "  box: { ssh: root@gpu-box, python: /p, pyton: /p }\n"
+        "servers:\n"
+        "  kimi:\n"
+        "    host: bx\n"
+        "    model: /m\n"
+        "    tp: eight\n"
+        "    patches: [hs-dmup]\n"
+        "patches:\n"
+        "  hs-dump: { boundaries: [] }\n"
+        "default: kimmi\n",
+    )
+
+    found = faults(path)
+
+    assert found == [
+        "2:41: hosts.box.pyton: unknown key; did you mean 'python'?",
+        "5:11: servers.kimi.host: no host 'bx'; did you mean 'box'?",
+        "7:9: servers.kimi.tp: expected an integer, got 'eight'",
+        "8:15: servers.kimi.patches[0]: no patch 'hs-dmup'; did you mean 'hs-dump'?",
+        "10:26: patches.hs-dump.boundaries: needs at least 1 entry",
+        "11:10: default: no server 'kimmi'; did you mean 'kimi'?",
+    ]
+
+
+@pytest.mark.parametrize(
+    "text,expected",
+    [
+        ("hosts: [", "1:9: YAML syntax"),
+        ("hosts:\n\tbox: 1\n", "2:1: YAML syntax"),
+        ("hosts: {}\nhosts: {}\n", "2:1: hosts: given twice; first at line 1"),
+        ("1: x\n", "1:1: a key must be text, got 1; quote it"),
+        ("- a\n", "1:1: expected a mapping"),
+        ("just text\n", "1:1: expected a mapping"),
+        ("hosts: 7\n", "1:8: hosts: expected a mapping, got 7"),
+        ("hosts:\n  box:\n", "2:7: hosts.box: expected a mapping, got None"),
+        ("hosts:\n  box: {ssh: x}\n", "2:3: hosts.box: 'python' is missing"),
+        (
+            "hosts:\n  box: {ssh: x, python: bin/python}\n",
+            "2:25: hosts.box.python: 'bin/python' is not an absolute path",
+        ),
+        ("hosts:\n  'a b': {ssh: x, python: /p}\n", "'a b' is not a name"),
+        ("servers:\n  s: {host: h, model: m, port: 70000}\n", "2:32: servers.s.port"),
+        ("servers:\n  s: {host: h, model: m}\n", "2:13: servers.s.host: no host 'h'"),
+        ("servers:\n  s: {host: h, model: m, env: {A: 1}}\n", "2:35: servers.s.env.A: expected text, got 1"),
+        ("servers:\n  s: {host: h, model: m, tp: true}\n", "2:30: servers.s.tp: expected an integer, got True"),
+        ("groups:\n  g: [nobody]\n", "2:7: groups.g[0]: no host 'nobody'"),
+        ("defaults: {hosts: {}}\n", "1:12: defaults.hosts: unknown key; did you mean 'host'?"),
+        ("hosts: &a\n  x: *a\n", "an alias to its own parent"),
+        ("when: 2026-13-45\n", "1:7: when"),
+    ],
+)
+def test_a_fault_names_its_place(tmp_path, text, expected):
+    """Each kind of fault says where it is and what was expected."""
+    path = write(tmp_path, text)
+
+    found = faults(path)
+
+    assert any(expected in fault for fault in found), found
+
+
+def test_a_missing_file_says_what_to_do(tmp_path):
+    """No inventory: the error names the file and the option."""
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path / "inventory.yaml")
+
+    assert "no inventory here" in caught.value.message
+    assert "--inventory" in caught.value.fix
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path):
+    """Binary input is named as such, not a traceback."""
+    path = tmp_path / "inventory.yaml"
+    path.write_bytes(b"\xff\xfe\x00")
+
+    assert "cannot be read" in faults(path)[0]
+
+
+def test_defaults_fill_hosts_and_servers(tmp_path):
+    """What an entry says wins over defaults."""
+    text = (
+        "defaults:\n  host: {python: /d/python, dumps: /d/dumps}\n  server: {tp: 4}\n"
+        "hosts:\n  a: {ssh: a}\n  b: {ssh: b, python: /b/python}\n"
+        "servers:\n  s: {host: a, model: m}\n  t: {host: b, model: m, tp: 2}\n"
+    )
+
+    inventory = load(write(tmp_path, text))
+
+    assert [h.python for h in inventory.hosts.values()] == ["/d/python", "/b/python"]
+    assert [s.tp for s in inventory.servers.values()] == [4, 2]
+
+
+def test_selection_knows_hosts_groups_and_the_default(tmp_path):
+    """--host and --group select; without them the default server's host."""
+    inventory = load(write(tmp_path, GOOD))
+
+    assert [h.name for h in select_hosts(inventory, (), ())] == ["box"]
+    assert [h.name for h in select_hosts(inventory, (), ("all",))] == ["box", "other"]
+    with pytest.raises(UsageError, match="did you mean 'other'"):
+        select_hosts(inventory, ("othr",), ())
+    assert find_server(inventory, None).name == "kimi"
+    with pytest.raises(UsageError, match="did you mean 'small'"):
+        find_server(inventory, "smal")
+
+
+@given(st.text(max_size=200))
+def test_no_text_makes_a_traceback(text):
+    """Whatever the file holds, the answer is an inventory or a ConfigError."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "inventory.yaml"
+        path.write_text(text, encoding="utf-8", errors="surrogatepass")
+        with contextlib.suppress(ConfigError):  # anything else fails the test
+            load(path)
