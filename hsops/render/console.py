@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from hsops.core.errors import HsopsError
-from hsops.core.events import Event, Note
+from hsops.core.events import Event, Note, Progress
+from hsops.render import progress
 
 SCHEMA = "hsops/1"
 
@@ -44,14 +46,21 @@ class Console:
         self.command, self.as_json = command, as_json
         self.terminal = sys.stderr.isatty() and not as_json
         self.color = color and self.terminal
+        self._pace = progress.Pace()
+        self._live_shown = False
 
     def emit(self, event: Event) -> None:
-        """Show one event: a JSON line, or a line on stderr for people."""
+        """Show one event: a JSON line, or lines on stderr for people."""
         if self.as_json:
             self._json({"schema": SCHEMA, "command": self.command, **event.as_json()})
+        elif isinstance(event, Progress):
+            if self.terminal:
+                self._live(progress.line(event))
+            elif self._pace.wants(event):
+                self._say(progress.line(event))
         elif isinstance(event, Note):
             where = f"{event.host}: " if event.host else ""
-            print(f"{where}{'warning: ' if event.level == 'warn' else ''}{event.message}", file=sys.stderr, flush=True)
+            self._say(f"{where}{'warning: ' if event.level == 'warn' else ''}{event.message}")
 
     def outcome(self, outcome: Outcome) -> int:
         """Print the result; returns the exit code."""
@@ -59,6 +68,7 @@ class Console:
             ok = outcome.exit_code == 0 and not outcome.errors
             self._envelope(ok=ok, data=outcome.data, errors=list(outcome.errors))
         else:
+            self._say()
             for line in outcome.lines:
                 print(line)
             sys.stdout.flush()
@@ -70,11 +80,8 @@ class Console:
             self._envelope(ok=False, data={}, errors=error.as_json())
             return error.exit_code
         where = f"{error.host}: " if error.host else ""
-        print(f"{where}{error.message}", file=sys.stderr)
-        for label, text in (("why", error.why), ("fix", error.fix)):
-            if text:
-                print(f"  {label}: {text}", file=sys.stderr)
-        sys.stderr.flush()
+        notes = [f"  {label}: {text}" for label, text in (("why", error.why), ("fix", error.fix)) if text]
+        self._say(f"{where}{error.message}", *notes)
         return error.exit_code
 
     def interrupted(self) -> int:
@@ -82,8 +89,23 @@ class Console:
         if self.as_json:
             self._envelope(ok=False, data={}, errors=[{"type": "Interrupted", "message": "interrupted"}])
         else:
-            print("interrupted", file=sys.stderr)
+            self._say("interrupted")
         return 130
+
+    def _live(self, text: str) -> None:
+        """Rewrite the one live line of a terminal."""
+        width = shutil.get_terminal_size().columns - 1
+        print(f"\r\x1b[K{text[:width]}", end="", file=sys.stderr, flush=True)
+        self._live_shown = True
+
+    def _say(self, *lines: str) -> None:
+        """Print lines on stderr, above nothing: a live line ends first."""
+        if self._live_shown:
+            print(file=sys.stderr)
+            self._live_shown = False
+        for line in lines:
+            print(line, file=sys.stderr)
+        sys.stderr.flush()
 
     def _envelope(self, *, ok: bool, data: dict[str, Any], errors: list[dict[str, Any]]) -> None:
         self._json({"schema": SCHEMA, "command": self.command, "ok": ok, "data": data, "errors": errors})
