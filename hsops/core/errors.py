@@ -12,6 +12,7 @@ HsopsError                       exit 1
 ├── UnhealthyError               exit 7   the server died, hangs, or never became healthy
 ├── RemoteError                  exit 1   a command on the host failed
 │   └── AgentError                        the agent refused, with a code
+├── LabError                     exit 1   the practice host cannot be set up or taken down
 └── BadDataError                 exit 1   a dump, a log or a file is not what it claims
 
 Classes decide, never the text of a message. Each library's exceptions are translated in
@@ -147,6 +148,10 @@ class AgentError(RemoteError):
     def as_json(self) -> list[dict[str, Any]]:
         (entry,) = super().as_json()
         return [{**entry, "code": self.code, **({"detail": self.detail} if self.detail else {})}]
+
+
+class LabError(HsopsError):
+    """The practice host on this machine cannot be set up or taken down."""
 
 
 class BadDataError(HsopsError):
