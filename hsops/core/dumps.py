@@ -1,7 +1,7 @@
 """The dump directory: one safetensors file a sample and an append-only manifest.
 
 Layout of ``<host.dumps>/<server>/`` (written by ``hsops_hs_dump`` inside SGLang's rank 0):
-``manifest.jsonl``, ``<sample id>.safetensors``, ``hello/<run id>.tp<rank>.json``; ``*.part`` is unfinished.
+``manifest.jsonl``, ``<sample id>.safetensors``, ``hello/<run id>.<pid>.json``; ``*.part`` is unfinished.
 
 A dump holds ``token_ids [T] int64`` and ``hidden_states [T, K(+1), H]``: the K boundaries in ascending order, then the
 state after the last layer before the norm when ``final`` is ``pre-norm`` (the layout of speculators and vLLM).
@@ -9,9 +9,12 @@ state after the last layer before the norm when ``final`` is ``pre-norm`` (the l
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
-from collections.abc import Iterable
+import sys
+from array import array
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +23,10 @@ from hsops.core.errors import BadDataError
 RID_PREFIX = "hs-"
 MANIFEST = "manifest.jsonl"
 SUFFIX = ".safetensors"
-SAMPLE_ID = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,159}$")
+SAMPLE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,159}\Z")  # \Z: "$" would let a trailing newline through
+CHECKSUM = re.compile(r"(xxh3:[0-9a-f]{16}|crc32:[0-9a-f]{8})\Z")
+FINALS = ("pre-norm", "none")
+ITEM_BYTES = {"F32": 4, "BF16": 2, "F16": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +47,7 @@ class Sample:
         run: id of the run that wrote it.
         patch: identity of the capture patch.
         sglang: SGLang's version.
+        token_hash: ``token_hash()`` of the captured token ids; empty when the writer gave none.
     """
 
     id: str
@@ -56,6 +63,12 @@ class Sample:
     run: str
     patch: str
     sglang: str
+    token_hash: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """There is a dump."""
+        return self.status == "ok"
 
     @property
     def file(self) -> str:
@@ -75,14 +88,14 @@ _TYPES: dict[str, type] = {
 
 
 def parse_sample(line: str) -> Sample:
-    """One manifest line.
+    """One manifest line. Keys it does not know are left alone, so that a newer writer can be read.
 
     Raises:
         BadDataError: it is not JSON, a field is missing or of another type, or the id is no safe file name.
     """
     try:
         raw: Any = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadDataError(f"not JSON: {error}") from None
     if not isinstance(raw, dict):
         raise BadDataError(f"expected an object, got {type(raw).__name__}")
@@ -92,9 +105,11 @@ def parse_sample(line: str) -> Sample:
     boundaries = raw.get("boundaries")
     if not isinstance(boundaries, list) or not all(type(b) is int for b in boundaries):
         raise BadDataError(f"boundaries: expected a list of integers, got {boundaries!r}")
-    if not SAMPLE_ID.match(raw["id"]):
-        raise BadDataError(f"id {raw['id']!r} is not a safe file name")
-    return Sample(boundaries=tuple(boundaries), **{key: raw[key] for key in _TYPES})
+    if not isinstance(token_hash := raw.get("token_hash", ""), str):
+        raise BadDataError(f"token_hash: expected str, got {token_hash!r}")
+    sample = Sample(boundaries=tuple(boundaries), token_hash=token_hash, **{key: raw[key] for key in _TYPES})
+    _check(sample)
+    return sample
 
 
 def latest(samples: Iterable[Sample]) -> dict[str, Sample]:
@@ -102,6 +117,38 @@ def latest(samples: Iterable[Sample]) -> dict[str, Sample]:
     found: dict[str, Sample] = {}
     for sample in samples:
         held = found.get(sample.id)
-        if held is None or sample.status == "ok" or held.status != "ok":
+        if held is None or sample.ok or not held.ok:
             found[sample.id] = sample
     return found
+
+
+def token_bytes(token_ids: Sequence[int]) -> bytes:
+    """Token ids as the dump stores them: little-endian int64.
+
+    Raises:
+        OverflowError: an id does not fit.
+    """
+    held = array("q", token_ids)
+    if sys.byteorder == "big":
+        held.byteswap()
+    return held.tobytes()
+
+
+def token_hash(tokens: bytes) -> str:
+    """``sha256:<16 hex>`` of ``token_bytes``: tells whether a dump is of this very prompt without reading the dump."""
+    return f"sha256:{hashlib.sha256(tokens).hexdigest()[:16]}"
+
+
+def _check(sample: Sample) -> None:
+    if not SAMPLE_ID.match(sample.id):
+        raise BadDataError(f"id {sample.id!r} is not a safe file name")
+    if sample.status not in ("ok", "failed"):
+        raise BadDataError(f"status: expected 'ok' or 'failed', got {sample.status!r}")
+    if sample.final not in FINALS:
+        raise BadDataError(f"final: expected one of {', '.join(FINALS)}, got {sample.final!r}")
+    if sample.ok and not CHECKSUM.match(sample.checksum):
+        raise BadDataError(f"checksum {sample.checksum!r} is neither xxh3:<16 hex> nor crc32:<8 hex>")
+    if sample.ok and min(sample.tokens, sample.hidden_size, sample.bytes) < 1:
+        raise BadDataError(
+            f"an ok sample of {sample.tokens} tokens, hidden size {sample.hidden_size}, {sample.bytes} bytes"
+        )
