@@ -75,12 +75,19 @@ def read(path: Path, *, what: str, fix: str = "") -> Document:
     return Document(name, value, reader.places, reader.keys)
 
 
-def validate(document: Document, model: type[BaseModel], value: Any) -> tuple[Any, list[Fault]]:
-    """``value`` as ``model``; or None and every fault, each with its place in ``document``."""
+def validate(document: Document, model: type[BaseModel], value: Any, *, at: Path_ = ()) -> tuple[Any, list[Fault]]:
+    """``value`` as ``model``; or None and every fault, each with its place in ``document``.
+
+    Args:
+        document: where places come from.
+        model: what it should be.
+        value: the whole value, or the part of it that stands ``at`` a path.
+        at: that path.
+    """
     try:
         return model.model_validate(value), []
     except ValidationError as error:
-        return None, _faults(document, model, error)
+        return None, _faults(document, model, error, at)
 
 
 def suggest(word: str, known: Sequence[str]) -> str:
@@ -155,14 +162,15 @@ def _fail(file: str, message: str, *, fix: str = "") -> NoReturn:
     raise ConfigError([Fault(file, 0, 0, "", message)], fix=fix) from None
 
 
-def _faults(document: Document, model: type[BaseModel], error: ValidationError) -> list[Fault]:
-    found: dict[tuple[Hashable, ...], Fault] = {}
+def _faults(document: Document, model: type[BaseModel], error: ValidationError, at: Path_) -> list[Fault]:
+    found: dict[Path_, Fault] = {}
     for problem in error.errors(include_url=False):
-        path = tuple(p for p in problem["loc"] if _is_real(document, p, problem["loc"]))
+        inner = tuple(p for p in problem["loc"] if _is_real(document, p, problem["loc"]))
+        path = (*at, *inner)
         if path in found:  # a union reports each arm; the first is the one that the field is mostly used with
             continue
         if problem["type"] == "extra_forbidden":
-            known = _fields_at(model, path[:-1])
+            known = _fields_at(model, inner[:-1])
             found[path] = document.fault(path, f"unknown key{suggest(str(path[-1]), known)}", at_key=True)
         elif problem["type"] == "missing":
             found[path] = document.fault(path[:-1], f"{path[-1]!r} is missing", at_key=True)

@@ -1,0 +1,80 @@
+"""A playbook: ordered steps, each one of hsops' own commands with its options."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Step(BaseModel):
+    """One step. The options of each kind are those of the command of the same name."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    command: ClassVar[str]
+
+
+class Deploy(Step):
+    """Apply the server's patches."""
+
+    command = "deploy"
+
+
+class Launch(Step):
+    """Start the server and wait until it is healthy."""
+
+    command = "launch"
+    replace: bool = False
+    timeout: Annotated[float, Field(gt=0)] | None = None
+    stall_after: Annotated[float, Field(gt=0)] | None = None
+
+
+class Extract(Step):
+    """Drive the prompts through the server."""
+
+    command = "extract"
+    prompts: str
+    concurrency: Annotated[int, Field(ge=1, le=1024)] | None = None
+
+
+class Fetch(Step):
+    """Pull the dumps."""
+
+    command = "fetch"
+    to: str
+    streams: Annotated[int, Field(ge=1, le=64)] | None = None
+
+
+class Verify(Step):
+    """Check the dumps here."""
+
+    command = "verify"
+    dir: str
+    prompts: str | None = None
+
+
+class Stop(Step):
+    """Stop the server."""
+
+    command = "stop"
+
+
+class Diagnose(Step):
+    """Say how the server is."""
+
+    command = "diagnose"
+
+
+STEPS: dict[str, type[Step]] = {kind.command: kind for kind in (Deploy, Launch, Extract, Fetch, Verify, Stop, Diagnose)}
+
+
+class Playbook(BaseModel):
+    """The file. ``vars`` are defaults for ``{name}`` in the steps' options; the command line overrides them."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    name: str
+    server: str | None = Field(None, description="the server of the inventory; without it the default one")
+    vars: dict[str, str] = Field(default_factory=dict)
+    steps: list[Any] = Field(min_length=1, description="a command's name, or one command with its options")
+    on_failure: Literal["diagnose"] | None = None

@@ -1,0 +1,96 @@
+"""Playbooks: validated as a whole, run in order, diagnosed on failure."""
+
+from pathlib import Path
+
+import pytest
+
+from hsops.core.errors import ConfigError, UnhealthyError
+from hsops.core.events import ignore
+from hsops.playbook.load import load
+from hsops.playbook.model import Extract, Verify
+from hsops.playbook.runner import run
+
+ROOT = Path(__file__).parents[2]
+ORDER = ["deploy", "launch", "extract", "fetch", "verify"]
+
+
+def faults(tmp_path: Path, text: str, **given: str) -> list[str]:
+    path = tmp_path / "p.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load(path, given)
+    return [str(fault).replace(f"{path}:", "") for fault in caught.value.faults]
+
+
+def test_the_shipped_playbook_is_the_main_job():
+    """playbooks/extract.yaml does deploy, launch, extract, fetch, verify, with the variables of the command line."""
+    plan = load(ROOT / "playbooks/extract.yaml", {"prompts": "p.jsonl", "to": "/data/hs"})
+
+    assert [step.command for step in plan.steps] == ORDER
+    assert plan.steps[2] == Extract(prompts="p.jsonl")
+    assert plan.steps[4] == Verify(dir="/data/hs", prompts="p.jsonl")
+    assert plan.on_failure == "diagnose"
+
+
+def test_every_fault_is_shown_with_its_place(tmp_path):
+    """An unknown step, an unknown option, a wrong type and an unset variable are all named in one run."""
+    text = (
+        "name: x\n"
+        "steps:\n"
+        "  - depoly\n"
+        "  - fetch: {to: '{dir}', stream: 3}\n"
+        "  - extract: {prompts: p, concurrency: many}\n"
+        "  - launch: yes please\n"
+        "  - {a: 1, b: 2}\n"
+    )
+
+    found = faults(tmp_path, text)
+
+    assert found == [
+        "3:5: steps[0].depoly: no step 'depoly'; did you mean 'deploy'? "
+        "(deploy, launch, extract, fetch, verify, stop, diagnose)",
+        "4:17: steps[1].fetch.to: nobody sets {dir}; add --set dir=...",
+        "4:26: steps[1].fetch.stream: unknown key; did you mean 'streams'?",
+        "5:40: steps[2].extract.concurrency: expected an integer, got 'many'",
+        "6:13: steps[3].launch: expected a mapping of options, got 'yes please'",
+        "7:5: steps[4]: expected a command's name, or one command with its options",
+    ]
+
+
+def test_a_variable_that_nothing_uses_is_a_misspelt_one(tmp_path):
+    """--set promts=... is refused with a suggestion."""
+    text = "name: x\nvars: {prompts: p}\nsteps:\n  - extract: {prompts: '{prompts}'}\n"
+
+    assert faults(tmp_path, text, promts="q") == ["1:1: no step uses {promts}; did you mean 'prompts'?"]
+
+
+def test_steps_run_in_order_and_stop_at_the_first_failure():
+    """The step after a failed one is never tried; the server is diagnosed."""
+    plan = load(ROOT / "playbooks/extract.yaml", {})
+    tried = []
+
+    def act(step):
+        tried.append(step.command)
+        if step.command == "extract":
+            raise UnhealthyError("the server died")
+        return 0, "fine"
+
+    report = run(plan, dict.fromkeys([*ORDER, "diagnose"], act), ignore, now=iter(range(99)).__next__)
+
+    assert tried == ["deploy", "launch", "extract", "diagnose"]
+    assert report.exit_code == 7
+    assert report.error is not None
+    assert [done.exit_code for done in report.steps] == [0, 0, 7]
+
+
+def test_a_step_that_is_only_partly_done_stops_the_run():
+    """A non-zero exit code without an exception counts as a failure too."""
+    plan = load(ROOT / "playbooks/extract.yaml", {})
+    actions = {command: lambda _: (0, "fine") for command in [*ORDER, "diagnose"]} | {
+        "fetch": lambda _: (3, "2 missing")
+    }
+
+    report = run(plan, actions, ignore)
+
+    assert report.exit_code == 3
+    assert report.steps[-1].summary == "2 missing"
