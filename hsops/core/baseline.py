@@ -1,0 +1,170 @@
+"""What good runs of a server looked like: log lines and seconds at each milestone. Recorded after a healthy launch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any
+
+from hsops.core.log_summary import LogSummary
+from hsops.core.milestone_table import MILESTONES, RANK
+
+KEPT = 5  # good runs of one server that are remembered
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A milestone in one good run: the line and the seconds since the launch when the last rank reached it."""
+
+    lines: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class GoodRun:
+    """One launch that became healthy.
+
+    Args:
+        run: its id.
+        spec_hash: of what was launched; only equal launches are worth comparing.
+        sglang: version.
+        recorded: seconds since the epoch.
+        steps: milestone id -> when it was complete.
+        lines: of the log when the server was healthy.
+        seconds: from the launch to healthy.
+    """
+
+    run: str
+    spec_hash: str
+    sglang: str
+    recorded: float
+    steps: Mapping[str, Step]
+    lines: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A log against good runs.
+
+    Args:
+        lines: of the log now.
+        good_lines: fewest and most lines of good runs when healthy.
+        here: fewest and most lines of good runs at the last milestone reached; None when none was reached.
+        next: the next milestone's id; "" when the server is ready.
+        usual_s: seconds that good runs took from the last milestone to the next; None when unknown.
+        remaining_s: seconds good runs took from the last milestone to healthy; None when unknown.
+    """
+
+    lines: int
+    good_lines: tuple[int, int]
+    here: tuple[int, int] | None
+    next: str
+    usual_s: float | None
+    remaining_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """The good runs of one server that are remembered, newest first."""
+
+    server: str
+    runs: tuple[GoodRun, ...] = ()
+
+    def of(self, spec_hash: str) -> Baseline:
+        """Only runs of an equal launch; all of them when there is none, for want of better."""
+        equal = tuple(run for run in self.runs if run.spec_hash == spec_hash)
+        return Baseline(self.server, equal or self.runs)
+
+    def with_run(self, run: GoodRun) -> Baseline:
+        """This baseline and one run more; the oldest is forgotten."""
+        others = tuple(old for old in self.runs if old.run != run.run)
+        return Baseline(self.server, (run, *others)[:KEPT])
+
+    @property
+    def lines(self) -> tuple[int, int] | None:
+        """Fewest and most log lines when healthy."""
+        return _range([run.lines for run in self.runs])
+
+    @property
+    def seconds(self) -> float | None:
+        """Usual seconds from launch to healthy."""
+        return median(run.seconds for run in self.runs) if self.runs else None
+
+    def lines_at(self, milestone: str) -> tuple[int, int] | None:
+        """Fewest and most log lines when ``milestone`` was complete."""
+        return _range([run.steps[milestone].lines for run in self.runs if milestone in run.steps])
+
+    def seconds_to(self, milestone: str) -> float | None:
+        """Usual seconds from the launch until ``milestone`` was complete."""
+        found = [run.steps[milestone].seconds for run in self.runs if milestone in run.steps]
+        return median(found) if found else None
+
+    def step_s(self, milestone: str) -> float | None:
+        """The longest that a good run took from the milestone before ``milestone`` (in time) to it."""
+        found = []
+        for run in self.runs:
+            if milestone in run.steps:
+                at = run.steps[milestone].seconds
+                before = [s.seconds for name, s in run.steps.items() if name != milestone and s.seconds <= at]
+                found.append(at - max(before, default=0.0))
+        return max(found) if found else None
+
+
+def good_run(
+    summary: LogSummary, *, run: str, spec_hash: str, sglang: str, started: float, now: float, utc_offset: float
+) -> GoodRun:
+    """A good run from its log.
+
+    Args:
+        started: seconds since the epoch when the server was started, by the host's clock.
+        now: the same clock, when it was healthy.
+        utc_offset: seconds that the host's local time, which the log is stamped in, is ahead of UTC.
+    """
+    steps = {}
+    for milestone in MILESTONES:
+        marks = summary.reached.get(milestone.id, {}).values()
+        if marks and (milestone.scope != RANK or summary.complete(milestone)):
+            times = [mark.time - utc_offset - started for mark in marks if mark.time is not None]
+            if times:
+                steps[milestone.id] = Step(max(mark.line for mark in marks), max(0.0, round(max(times), 1)))
+    return GoodRun(run, spec_hash, sglang, now, steps, summary.lines, round(now - started, 1))
+
+
+def compare(baseline: Baseline, summary: LogSummary) -> Comparison | None:
+    """Where ``summary`` stands against good runs; None without any."""
+    if not baseline.lines or baseline.seconds is None:
+        return None
+    last, upcoming = summary.last_milestone, summary.next
+    reached = baseline.seconds_to(last.id) if last else 0.0
+    due = baseline.seconds_to(upcoming.id) if upcoming else None
+    return Comparison(
+        lines=summary.lines,
+        good_lines=baseline.lines,
+        here=baseline.lines_at(last.id) if last else None,
+        next=upcoming.id if upcoming else "",
+        usual_s=max(0.0, due - reached) if due is not None and reached is not None else None,
+        remaining_s=max(0.0, baseline.seconds - reached) if reached is not None else None,
+    )
+
+
+def as_json(baseline: Baseline) -> dict[str, Any]:
+    """The file's content."""
+    return asdict(baseline)
+
+
+def parse_baseline(raw: dict[str, Any]) -> Baseline:
+    """The reverse of ``as_json``.
+
+    Raises:
+        KeyError, TypeError: it is not one.
+    """
+    runs = tuple(
+        GoodRun(**{**run, "steps": {name: Step(**step) for name, step in run["steps"].items()}}) for run in raw["runs"]
+    )
+    return Baseline(raw["server"], runs)
+
+
+def _range(values: list[int]) -> tuple[int, int] | None:
+    return (min(values), max(values)) if values else None
