@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hsops.core.errors import HsopsError
-from hsops.core.events import Event, Note, Progress
+from hsops.core.events import Event, Progress
 from hsops.render import progress
+from hsops.render.describe import describe
 
 SCHEMA = "hsops/1"
 
@@ -58,9 +59,8 @@ class Console:
                 self._live(progress.line(event))
             elif self._pace.wants(event):
                 self._say(progress.line(event))
-        elif isinstance(event, Note):
-            where = f"{event.host}: " if event.host else ""
-            self._say(f"{where}{'warning: ' if event.level == 'warn' else ''}{event.message}")
+        else:
+            self._say(*describe(event))
 
     def outcome(self, outcome: Outcome) -> int:
         """Print the result; returns the exit code."""
@@ -68,7 +68,8 @@ class Console:
             ok = outcome.exit_code == 0 and not outcome.errors
             self._envelope(ok=ok, data=outcome.data, errors=list(outcome.errors))
         else:
-            self._say()
+            if self._live_shown:
+                print(file=sys.stderr)
             for line in outcome.lines:
                 print(line)
             sys.stdout.flush()
@@ -100,7 +101,7 @@ class Console:
 
     def _say(self, *lines: str) -> None:
         """Print lines on stderr, above nothing: a live line ends first."""
-        if self._live_shown:
+        if self._live_shown and lines:
             print(file=sys.stderr)
             self._live_shown = False
         for line in lines:
