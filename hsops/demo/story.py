@@ -93,7 +93,7 @@ class Teller:
             raise HsopsError(
                 f"hsops {' '.join(words)} ended with {code}, expected {expect}",
                 why="the story cannot go on from here",
-                fix=f"look at the lab: hsops -i {self.inventory} status; remove it: hsops lab down --purge --home {self.stage.home}",
+                fix=f"hsops -i {self.inventory} status; remove it: hsops lab down --purge --home {self.stage.home}",
             )
         return self._now() - started
 
