@@ -24,7 +24,7 @@ def demo(
 
 def _demo(session: Session, samples: int, sglang: str | None, home: Path) -> Outcome:
     from hsops.demo.story import Stage, tell
-    from hsops.render.demo import ending
+    from hsops.demo.table import ending
 
     end = tell(Stage(home, sglang, samples), session.console.emit)
     return Outcome(asdict(end), ending(end))
