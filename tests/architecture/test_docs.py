@@ -1,0 +1,47 @@
+"""Documents say what the code says."""
+
+import re
+from pathlib import Path
+
+from hsops.core import errors
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_exit_codes_are_documented():
+    """docs/reference/exit-codes.md lists exactly the codes that errors carry, and 0 and 130."""
+    text = (ROOT / "docs/reference/exit-codes.md").read_text()
+    listed = {int(code) for code in re.findall(r"^\| (\d+) \|", text, re.MULTILINE)}
+
+    carried = {
+        value.exit_code
+        for value in vars(errors).values()
+        if isinstance(value, type) and issubclass(value, errors.HsopsError)
+    }
+
+    assert listed == carried | {0, 130}
+
+
+def test_the_error_tree_is_drawn_as_it_is():
+    """The tree at the top of core/errors.py names every class with its exit code."""
+    drawn = dict(re.findall(r"(\w+Error) +exit (\d)", errors.__doc__ or ""))
+    names = set(re.findall(r"\b(\w+Error)\b", errors.__doc__ or ""))
+    classes = {
+        name: value
+        for name, value in vars(errors).items()
+        if isinstance(value, type) and issubclass(value, errors.HsopsError)
+    }
+
+    assert names == set(classes)
+    assert all(classes[name].exit_code == int(code) for name, code in drawn.items())
+
+
+def test_links_between_documents_lead_somewhere():
+    """Every relative link in README and docs/ names a file that exists."""
+    broken = []
+    for page in [ROOT / "README.md", *ROOT.glob("docs/**/*.md")]:
+        for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text()):
+            if "://" not in target and not (page.parent / target).exists():
+                broken.append(f"{page.relative_to(ROOT)} -> {target}")
+
+    assert not broken
