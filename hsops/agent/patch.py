@@ -1,0 +1,197 @@
+"""Verbs that change SGLang's files: ``patch-inspect``, ``patch-apply``, ``patch-revert``.
+
+The engine knows edits, not patches: a file's new bytes, the mode, and the sha256 that the client saw before. All edits
+of a patch happen or none. Whatever a crash left half done is undone by the next of these verbs, ``patch-inspect`` too.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import fcntl
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from hsops.agent import facts, patch_plan
+from hsops.agent.patch_site import Site
+from hsops.agent.patch_store import Store, patches_folder, stores
+from hsops.agent.protocol import Refusal
+
+LOCK_WAIT_S = 20.0
+
+
+def inspect(params: dict[str, Any]) -> dict[str, Any]:
+    """How patches stand here.
+
+    ``params``: ``patches``, names; optional ``read``, files (``folder/*.py`` is allowed) whose bytes are wanted.
+
+    Returns ``sglang`` (facts), ``patches`` {name: {``state``: absent | applied | partial | foreign, ``identity``,
+    ``options``, ``sglang``, ``applied``, ``files`` {path: applied | original | missing | edited}}}, ``files`` {path:
+    {``content_b64``, ``mode``, ``sha256``} or null}, ``owners`` {path: patch}, ``unwritable`` (why, or empty) and
+    ``recovered``, the patches of which an interrupted change was undone.
+    """
+    sglang, site = _sglang()
+    with _locked(params["state_dir"]):
+        found = stores(params["state_dir"], site)
+        recovered = [name for name, store in found.items() if store.recover()]
+        records = {name: store.record() for name, store in found.items()}
+        return {
+            "sglang": sglang,
+            "patches": {
+                name: patch_plan.judge(records.get(name), site, sglang["version"]) for name in params["patches"]
+            },
+            "files": {path: _told(site, path) for path in _wanted(site, params.get("read", []))},
+            "owners": {
+                entry["path"]: name
+                for name, record in records.items()
+                for entry in (record["files"] if record else [])
+                if not entry["cache"]
+            },
+            "unwritable": site.unwritable("sglang/__init__.py") or site.unwritable("x"),
+            "recovered": recovered,
+        }
+
+
+def apply(params: dict[str, Any]) -> dict[str, Any]:
+    """Apply a patch, replacing what an earlier apply of it did.
+
+    ``params``: ``patch``, ``identity``, ``options`` (any JSON), ``edits``: [{``path``, ``content_b64`` or null to
+    remove, ``mode``, ``before_sha256`` or null, optional ``original_b64`` or null: what a revert brings back, when
+    that is not what lies there now}].
+
+    Raises:
+        Refusal: ``no-sglang``, ``not-importable``, ``escapes-root``, ``changed-meanwhile``, ``conflict``,
+            ``not-writable``, ``locked``. Nothing is changed.
+    """
+    sglang, site = _sglang()
+    edits = [patch_plan.parse_edit(raw) for raw in params["edits"]]
+    with _locked(params["state_dir"]):
+        store = Store(params["state_dir"], params["patch"], site)
+        store.recover()
+        patch_plan.check(edits, site)
+        _check_owners(params, site, edits)
+        changes, entries, folders = patch_plan.applying(edits, store)
+        _check_writable(site, changes)
+        record = {
+            "serial": os.urandom(8).hex(),
+            "patch": params["patch"],
+            "identity": params["identity"],
+            "options": params["options"],
+            "site": site.root,
+            "sglang": sglang["version"],
+            "applied": time.time(),
+            "folders": folders,
+            "files": entries,
+        }
+        _carry_out(store, changes, record, make=[f for f in folders if not os.path.isdir(site.path(f))])
+        return {"changed": [change["path"] for change in changes], "identity": params["identity"]}
+
+
+def revert(params: dict[str, Any]) -> dict[str, Any]:
+    """Bring back, byte for byte, what was there before the patch.
+
+    ``params``: ``patch``; ``force``: also over files that somebody edited since.
+
+    Raises:
+        Refusal: ``foreign`` (``detail.files``) without ``force``; ``not-writable``, ``locked``, ``no-sglang``.
+    """
+    sglang, site = _sglang()
+    with _locked(params["state_dir"]):
+        store = Store(params["state_dir"], params["patch"], site)
+        store.recover()
+        record = store.record()
+        if record is None:
+            return {"changed": [], "left": [], "identity": None}
+        judged = patch_plan.judge(record, site, sglang["version"])
+        edited = [path for path, state in judged["files"].items() if state == "edited"]
+        if judged["state"] == "foreign" and not params.get("force"):
+            raise Refusal("foreign", f"edited since it was applied: {', '.join(edited)}", files=edited)
+        changes = patch_plan.reverting(record, judged, store)
+        _check_writable(site, changes)
+        _carry_out(store, changes, None, remove=record["folders"][::-1])
+        left = [folder for folder in record["folders"] if os.path.isdir(site.path(folder))]
+        changed = [change["path"] for change in changes]
+        return {"changed": changed, "left": left, "identity": record["identity"]}
+
+
+def _sglang() -> tuple[dict[str, Any], Site]:
+    found = facts.sglang()
+    if found["root"] is None:
+        raise Refusal("no-sglang", f"{sys.executable} finds no sglang", python=sys.executable)
+    folders = {os.path.realpath(folder) for folder in sys.path if folder}
+    if os.path.realpath(found["site"]) not in folders:
+        raise Refusal(
+            "not-importable",
+            f"sglang lies in {found['site']}, which is not on Python's path (an editable install?): "
+            "a package put beside it would not be found",
+            site=found["site"],
+        )
+    return found, Site(found["site"])
+
+
+@contextlib.contextmanager
+def _locked(state_dir: str) -> Iterator[None]:
+    """One change at a time: an interrupted one must not be mistaken for one under way."""
+    folder = patches_folder(state_dir)
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    handle = os.open(os.path.join(folder, ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        deadline = time.monotonic() + LOCK_WAIT_S
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise Refusal("locked", "another hsops is changing patches on this host") from None
+                time.sleep(0.1)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _wanted(site: Site, patterns: list[str]) -> list[str]:
+    paths = [path for pattern in patterns for path in (site.match(pattern) if "*" in pattern else [pattern])]
+    return sorted(set(paths))
+
+
+def _told(site: Site, path: str) -> dict[str, Any] | None:
+    found = site.state(path)
+    if found is None:
+        return None
+    state, data = found
+    return {"content_b64": base64.b64encode(data).decode(), "mode": state["mode"], "sha256": state["sha256"]}
+
+
+def _check_owners(params: dict[str, Any], site: Site, edits: list[patch_plan.Edit]) -> None:
+    paths = {edit.path for edit in edits}
+    for name, store in stores(params["state_dir"], site).items():
+        record = store.record()
+        if name == params["patch"] or record is None:
+            continue
+        if shared := sorted(paths & {entry["path"] for entry in record["files"]}):
+            raise Refusal("conflict", f"patch {name!r} already changes {', '.join(shared)}", patch=name, files=shared)
+
+
+def _check_writable(site: Site, changes: list[dict[str, Any]]) -> None:
+    for change in changes:
+        if why := site.unwritable(change["path"]):
+            raise Refusal("not-writable", why, path=change["path"])
+
+
+def _carry_out(
+    store: Store,
+    changes: list[dict[str, Any]],
+    record: dict[str, Any] | None,
+    *,
+    make: Sequence[str] = (),
+    remove: Sequence[str] = (),
+) -> None:
+    try:
+        store.carry_out(changes, record, make=make, remove=remove)
+    except OSError as error:
+        where = error.filename or store.folder
+        raise Refusal("not-writable", f"{where}: {error.strerror}; nothing was changed") from None

@@ -1,0 +1,180 @@
+"""From edits to changes of files and back: what a patch did, judged against what lies there now."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from typing import Any
+
+from hsops.agent.patch_site import Site, sha256
+from hsops.agent.patch_store import Store
+from hsops.agent.protocol import Refusal
+
+AS_IT_LIES = "as-it-lies"
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One file's wanted state.
+
+    Args:
+        path: relative to the site folder.
+        content: the new bytes; None removes the file.
+        mode: permission bits of a new file.
+        before: sha256 of what the client saw; None: no file.
+        original: what a revert brings back: bytes, None for no file, or ``AS_IT_LIES``.
+    """
+
+    path: str
+    content: bytes | None
+    mode: int
+    before: str | None
+    original: bytes | str | None
+
+
+def parse_edit(raw: dict[str, Any]) -> Edit:
+    """An edit from its JSON."""
+    original: bytes | str | None = AS_IT_LIES
+    if "original_b64" in raw:
+        original = _bytes(raw["original_b64"])
+    return Edit(raw["path"], _bytes(raw["content_b64"]), raw["mode"], raw["before_sha256"], original)
+
+
+def check(edits: list[Edit], site: Site) -> None:
+    """Every path is allowed and every file is as the client saw it.
+
+    Raises:
+        Refusal: ``escapes-root``, ``changed-meanwhile``.
+    """
+    for edit in edits:
+        data = site.read(edit.path)
+        if (None if data is None else sha256(data)) != edit.before:
+            raise Refusal("changed-meanwhile", f"{edit.path} changed since it was looked at", path=edit.path)
+
+
+def applying(edits: list[Edit], store: Store) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[str]]:
+    """The changes of an apply, the record's entries, and the folders that are the patch's own (outermost first)."""
+    record = store.record() or {"files": [], "folders": []}
+    held = {entry["path"]: entry for entry in record["files"]}
+    changes: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
+    folders = list(record["folders"])
+    for edit in edits:
+        ours = _is_applied(held.get(edit.path), store.site)
+        change, original = _edited(edit, held[edit.path]["original"] if ours else None, ours, store)
+        entries.append({"path": edit.path, "original": original, "after": change["after"], "cache": False})
+        entries += _held_caches(edit.path, held) if ours else _present_caches(edit.path, store)
+        if not _same(change["before"], change["after"]):
+            changes += [change, *_without_caches(edit.path, store)]
+            folders += [folder for folder in store.site.missing_folders(edit.path) if folder not in folders]
+    for path in sorted(held.keys() - {edit.path for edit in edits}):  # the new version has no such file
+        if not held[path]["cache"] and _is_applied(held[path], store.site):
+            changes += [_change(path, held[path]["original"], store), *_without_caches(path, store)]
+    return changes, entries, folders
+
+
+def reverting(record: dict[str, Any], judged: dict[str, Any], store: Store) -> list[dict[str, Any]]:
+    """The changes that bring back what was there before the patch. A file of another SGLang is left alone."""
+    held = {entry["path"]: entry for entry in record["files"]}
+    changes: list[dict[str, Any]] = []
+    for path, state in judged["files"].items():
+        if state == "replaced":
+            continue
+        if state != "original":
+            changes.append(_change(path, held[path]["original"], store))
+        old = {entry["path"]: entry["original"] for entry in _held_caches(path, held)}
+        caches = sorted({*store.site.caches(path), *old})
+        changes += [_change(cache, old.get(cache), store) for cache in caches]
+    return [change for change in changes if change["before"] != change["after"]]
+
+
+def judge(record: dict[str, Any] | None, site: Site, version: str | None) -> dict[str, Any]:
+    """How a recorded patch stands.
+
+    ``files`` tells each file: ``applied``, ``original`` (undone by somebody), ``missing``, ``edited``, or ``replaced``:
+    neither of both, but SGLang's version is another than at apply, so an upgrade brought it.
+    """
+    if record is None:
+        return {"state": "absent", "identity": None, "options": None, "files": {}}
+    replaced = record["sglang"] != version
+    files = {}
+    for entry in record["files"]:
+        if not entry["cache"]:
+            state = _entry_state(entry, site)
+            files[entry["path"]] = "replaced" if state == "edited" and replaced else state
+    told = {key: record[key] for key in ("identity", "options", "sglang", "applied")}
+    return {"state": _overall(set(files.values())), **told, "files": files}
+
+
+def _overall(states: set[str]) -> str:
+    if "edited" in states:
+        return "foreign"
+    if states <= {"applied"}:
+        return "applied"
+    return "partial" if "applied" in states else "absent"
+
+
+def _entry_state(entry: dict[str, Any], site: Site) -> str:
+    data = site.read(entry["path"])
+    digest = None if data is None else sha256(data)
+    for name, state in (("applied", entry["after"]), ("original", entry["original"])):
+        if digest == (state and state["sha256"]):
+            return name
+    return "missing" if digest is None else "edited"
+
+
+def _is_applied(entry: dict[str, Any] | None, site: Site) -> bool:
+    return entry is not None and _entry_state(entry, site) == "applied"
+
+
+def _edited(
+    edit: Edit, original: dict[str, Any] | None, ours: bool, store: Store
+) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """The change of one edit and what a revert brings back: the record's original while the file is our own work."""
+    after = None if edit.content is None else {"sha256": store.keep(edit.content), "mode": edit.mode}
+    change = _change(edit.path, after, store)
+    before = change["before"]
+    if after and before:
+        after |= {key: before[key] for key in ("mode", "uid", "gid")}
+    if ours:
+        return change, original
+    if isinstance(edit.original, str) or (before and edit.original and sha256(edit.original) == before["sha256"]):
+        return change, before
+    if edit.original is None:
+        return change, None
+    like = {key: before[key] for key in ("mode", "uid", "gid")} if before else {"mode": edit.mode}
+    return change, {**like, "sha256": store.keep(edit.original)}
+
+
+def _present_caches(path: str, store: Store) -> list[dict[str, Any]]:
+    """Record entries for the byte code of an original: it comes back with it."""
+    changes = _without_caches(path, store)
+    return [{"path": c["path"], "original": c["before"], "after": None, "cache": True} for c in changes]
+
+
+def _held_caches(path: str, held: dict[str, Any]) -> list[dict[str, Any]]:
+    folder, _, name = path.rpartition("/")
+    prefix = f"{folder}/__pycache__/{name[:-3]}." if folder else f"__pycache__/{name[:-3]}."
+    return [entry for entry in held.values() if entry["cache"] and entry["path"].startswith(prefix)]
+
+
+def _without_caches(path: str, store: Store) -> list[dict[str, Any]]:
+    """The removal of what Python compiled of a module: its byte code must not outlive it."""
+    return [_change(cache, None, store) for cache in store.site.caches(path)]
+
+
+def _change(path: str, after: dict[str, Any] | None, store: Store) -> dict[str, Any]:
+    found = store.site.state(path)
+    if found:
+        store.keep(found[1])
+    return {"path": path, "before": found[0] if found else None, "after": after}
+
+
+def _same(before: dict[str, Any] | None, after: dict[str, Any] | None) -> bool:
+    if before is None or after is None:
+        return before is after
+    return all(before[key] == after[key] for key in ("sha256", "mode"))
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else base64.b64decode(text)

@@ -1,0 +1,283 @@
+"""The patch engine of the agent on real files: all or nothing, whatever kills it, and back byte for byte."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hsops.agent import patch_plan
+from hsops.agent.patch_plan import Edit
+from hsops.agent.patch_site import Site, sha256
+from hsops.agent.patch_store import Store
+from hsops.agent.protocol import Refusal
+
+MODEL = "sglang/srt/models/model.py"
+CACHE = "sglang/srt/models/__pycache__/model.cpython-311.pyc"
+SYSCALLS = ("open", "write", "replace", "unlink", "mkdir", "rmdir", "fsync", "utime", "fchmod")
+
+Listing = dict[str, Any]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    root = tmp_path / "site-packages"
+    (root / "sglang/srt/models/__pycache__").mkdir(parents=True)
+    (root / MODEL).write_bytes(b"class Model:\n    pass\n")
+    (root / MODEL).chmod(0o640)
+    os.utime(root / MODEL, ns=(10**18, 10**18))
+    (root / CACHE).write_bytes(b"byte code of the original")
+    (root / "other.py").write_bytes(b"untouched")
+    return Site(str(root))
+
+
+@pytest.fixture
+def state_dir(tmp_path: Path) -> str:
+    return str(tmp_path / "state")
+
+
+def listing(site: Site) -> Listing:
+    """Every folder and file: bytes, mode and (of files) time stamp."""
+    found: Listing = {}
+    for path in sorted(Path(site.root).rglob("*")):
+        told = path.stat()
+        name = str(path.relative_to(site.root))
+        mode = stat.filemode(told.st_mode)
+        found[name] = (mode, told.st_mtime_ns, path.read_bytes()) if path.is_file() else mode
+    return found
+
+
+def contents(site: Site) -> Listing:
+    """As ``listing``, without times: what an apply may be compared by."""
+    return {name: told[::2] if isinstance(told, tuple) else told for name, told in listing(site).items()}
+
+
+def edits(site: Site, version: str = "1") -> list[Edit]:
+    """A patch of two new files, of which one goes away in version 2, and one appended one."""
+    held = site.read(MODEL)
+    assert held is not None
+    original = held.split(b"# patch")[0]
+    wanted = {"payload/__init__.py": b"version = " + version.encode(), MODEL: original + b"# patch " + version.encode()}
+    wanted[f"payload/only{version}.py"] = b"x = 1"
+    return [edit(site, path, content) for path, content in wanted.items()]
+
+
+def edit(site: Site, path: str, content: bytes | None) -> Edit:
+    held = site.read(path)
+    return Edit(path, content, 0o644, None if held is None else sha256(held), patch_plan.AS_IT_LIES)
+
+
+def apply(site: Site, state_dir: str, wanted: list[Edit], serial: str) -> None:
+    store = Store(state_dir, "p", site)
+    store.recover()
+    patch_plan.check(wanted, site)
+    changes, entries, folders = patch_plan.applying(wanted, store)
+    record = {"serial": serial, "identity": serial, "options": {}, "sglang": "1", "applied": 0.0}
+    missing = [folder for folder in folders if not os.path.isdir(site.path(folder))]
+    store.carry_out(changes, {**record, "folders": folders, "files": entries}, make=missing)
+
+
+def revert(site: Site, state_dir: str) -> None:
+    store = Store(state_dir, "p", site)
+    store.recover()
+    record = store.record()
+    assert record is not None
+    store.carry_out(patch_plan.reverting(record, judge(site, state_dir), store), None, remove=record["folders"][::-1])
+
+
+def judge(site: Site, state_dir: str, version: str = "1") -> dict[str, Any]:
+    return patch_plan.judge(Store(state_dir, "p", site).record(), site, version)
+
+
+def killed_at(step: int, work: Callable[[], None]) -> bool:
+    """Run ``work`` in a child that dies by SIGKILL before its ``step``-th system call on files; False if it ended."""
+    child = os.fork()
+    if child == 0:
+        left = [step]
+
+        def mortal(call: Callable[..., Any]) -> Callable[..., Any]:
+            def called(*args: Any, **kwargs: Any) -> Any:
+                left[0] -= 1
+                if left[0] == 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return call(*args, **kwargs)
+
+            return called
+
+        for name in SYSCALLS:
+            setattr(os, name, mortal(getattr(os, name)))
+        try:
+            work()
+        except BaseException:
+            os._exit(3)
+        os._exit(0)
+    status = os.waitpid(child, 0)[1]
+    assert status in (0, signal.SIGKILL), f"the child ended with {status}"
+    return status == signal.SIGKILL
+
+
+def test_apply_then_revert_leaves_the_tree_as_it_was(site: Site, state_dir: str) -> None:
+    """Bytes, modes, time stamps, byte code and listing are equal after a revert, even when a server ran in between."""
+    before = listing(site)
+
+    apply(site, state_dir, edits(site), "a")
+    applied = judge(site, state_dir)
+    cache_gone = site.read(CACHE) is None
+    site_path = Path(site.root)
+    (site_path / CACHE).write_bytes(b"byte code of the patched module")
+    (site_path / "payload/__pycache__").mkdir()
+    (site_path / "payload/__pycache__/__init__.cpython-311.pyc").write_bytes(b"byte code of the payload")
+    revert(site, state_dir)
+
+    assert applied["state"] == "applied"
+    assert cache_gone
+    assert listing(site) == before
+    assert judge(site, state_dir)["state"] == "absent"
+
+
+def test_a_newer_version_replaces_the_older_and_reverts_to_the_original(site: Site, state_dir: str) -> None:
+    """The second apply drops the file that only the first had, and revert still knows the original."""
+    before = listing(site)
+
+    apply(site, state_dir, edits(site, "1"), "a")
+    apply(site, state_dir, edits(site, "2"), "b")
+    names = set(listing(site))
+    revert(site, state_dir)
+
+    assert "payload/only2.py" in names and "payload/only1.py" not in names
+    assert listing(site) == before
+
+
+def test_applying_the_same_again_changes_nothing(site: Site, state_dir: str) -> None:
+    """Not even a time stamp."""
+    apply(site, state_dir, edits(site), "a")
+    before = listing(site)
+
+    apply(site, state_dir, edits(site), "a2")
+
+    assert listing(site) == before
+
+
+@pytest.mark.parametrize("verb", ["apply", "update", "revert"])
+def test_killed_at_any_step_it_is_undone_or_complete(verb: str, site: Site, state_dir: str) -> None:
+    """At whichever system call the agent dies, the next verb finds the tree as before or as wanted, never between."""
+    original = contents(site)
+    if verb != "apply":
+        apply(site, state_dir, edits(site, "1"), "a")
+    before = contents(site)
+    steps = 0
+
+    while True:
+        steps += 1
+        work = (
+            (lambda: revert(site, state_dir))
+            if verb == "revert"
+            else (lambda: apply(site, state_dir, edits(site, "2"), "b"))
+        )
+        alive = not killed_at(steps, work)
+        Store(state_dir, "p", site).recover()
+        after, state = contents(site), judge(site, state_dir)
+        if alive:
+            break
+        if state["identity"] == ("a" if verb != "apply" else None):
+            assert after == before, f"step {steps}"
+        else:
+            assert state["state"] in ("applied", "absent"), f"step {steps}"
+            _back_to(verb, site, state_dir)
+            assert contents(site) == before, f"step {steps}"
+
+    assert steps > 20
+    if verb == "revert":
+        assert after == original
+    else:
+        assert state["identity"] == "b" and state["state"] == "applied"
+        revert(site, state_dir)
+        assert contents(site) == original
+
+
+def _back_to(verb: str, site: Site, state_dir: str) -> None:
+    """After a change that was complete when the kill came: the state in which the next round starts."""
+    if verb != "revert":
+        revert(site, state_dir)
+    if verb != "apply":
+        apply(site, state_dir, edits(site, "1"), "a")
+
+
+def test_a_write_error_midway_is_undone_at_once(site: Site, state_dir: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk at the third rename leaves everything as before, and no record."""
+    before, real, calls = contents(site), os.replace, []
+
+    def full(source: str, target: str) -> None:
+        if site.root in str(target):
+            calls.append(target)
+            if len(calls) == 3:
+                raise OSError(28, "No space left on device", target)
+        real(source, target)
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(OSError, match="No space left"):
+        apply(site, state_dir, edits(site), "a")
+
+    assert contents(site) == before
+    assert judge(site, state_dir)["state"] == "absent"
+
+
+def test_states_tell_what_happened_to_the_files(site: Site, state_dir: str) -> None:
+    """Edited by hand is foreign; undone by a reinstall is partial; brought by an upgrade is no edit of somebody's."""
+    original = site.read(MODEL)
+    assert original is not None
+    apply(site, state_dir, edits(site), "a")
+    model = Path(site.root, MODEL)
+
+    model.write_bytes(b"edited by hand")
+    edited, upgraded = judge(site, state_dir), judge(site, state_dir, "2")
+    model.write_bytes(original)
+    undone = judge(site, state_dir)
+
+    assert (edited["state"], edited["files"][MODEL]) == ("foreign", "edited")
+    assert (upgraded["state"], upgraded["files"][MODEL]) == ("partial", "replaced")
+    assert (undone["state"], undone["files"][MODEL]) == ("partial", "original")
+
+
+def test_an_upgraded_file_survives_the_revert(site: Site, state_dir: str) -> None:
+    """Reverting after an SGLang upgrade takes the payload away and leaves the new SGLang's own file alone."""
+    apply(site, state_dir, edits(site), "a")
+    Path(site.root, MODEL).write_bytes(b"of the new SGLang")
+    store = Store(state_dir, "p", site)
+    record = store.record()
+    assert record is not None
+
+    store.carry_out(patch_plan.reverting(record, judge(site, state_dir, "2"), store), None)
+
+    assert site.read(MODEL) == b"of the new SGLang"
+    assert site.read("payload/__init__.py") is None
+
+
+def test_a_file_that_changed_since_the_client_looked_is_refused(site: Site) -> None:
+    """The precondition is checked before anything is written."""
+    wanted = edits(site)
+    Path(site.root, MODEL).write_bytes(b"changed meanwhile")
+
+    with pytest.raises(Refusal) as caught:
+        patch_plan.check(wanted, site)
+
+    assert caught.value.code == "changed-meanwhile"
+
+
+@pytest.mark.parametrize("path", ["../x.py", "/etc/passwd", "a/../../x", "", "link/x.py", "a//b", "out.py"])
+def test_nothing_outside_the_site_folder_can_be_named(path: str, site: Site, tmp_path: Path) -> None:
+    """Not by dots, not absolutely, not through a link."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "secret").write_text("x")
+    Path(site.root, "link").symlink_to(tmp_path / "elsewhere")
+    Path(site.root, "out.py").symlink_to(tmp_path / "secret")
+
+    with pytest.raises(Refusal) as caught:
+        site.path(path)
+
+    assert caught.value.code == "escapes-root"
