@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from hsops import __version__
-from hsops.cli import doctor
+from hsops.cli import doctor, lab
 from hsops.cli.options import everywhere
 
 app = typer.Typer(
@@ -21,6 +21,7 @@ for name, body in {
     "doctor": doctor.doctor,
 }.items():
     app.command(name)(everywhere(body))
+app.add_typer(lab.app, name="lab")
 
 
 def _version(value: bool) -> None:

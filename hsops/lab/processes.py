@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
+import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -38,3 +42,80 @@ def end_tree(pid: int, *, patience: float) -> None:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
     psutil.wait_procs(stubborn, timeout=patience)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A live process. ``started`` tells it from a later one with the same pid; ``title`` is what ``ps`` shows."""
+
+    pid: int
+    started: int
+    title: str
+
+
+def running_from(folder: Path) -> list[Found]:
+    """The processes whose program lies directly in ``folder``, and their descendants.
+
+    SGLang's ranks overwrite their command line and environment with a title, so the executable decides; where the
+    interpreter is a link to another place, the first word of a command line that still is one.
+    """
+    here = folder.resolve()
+    names = {str(here), str(folder)}
+    roots = [p for p in psutil.process_iter() if _program_folders(p.pid) & names and p.pid != os.getpid()]
+    tree = {p.pid: p for p in roots}
+    for root in roots:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            tree.update({child.pid: child for child in root.children(recursive=True)})
+    found = [(pid, started_at(pid), _title(pid)) for pid in sorted(tree) if pid != os.getpid()]
+    return [Found(pid, started, title) for pid, started, title in found if started is not None]
+
+
+def end_all(folder: Path, *, patience: float) -> list[Found]:
+    """End everything that ``running_from(folder)`` finds, until nothing is left; returns what was ended.
+
+    First a SIGTERM, then, after half of ``patience`` seconds, SIGKILL. What still lives after all of it is left for
+    the caller to find.
+    """
+    ended: dict[tuple[int, int], Found] = {}
+    started = time.monotonic()
+    while (alive := running_from(folder)) and time.monotonic() - started < patience:
+        force = time.monotonic() - started >= patience / 2
+        for process in alive:
+            if force or (process.pid, process.started) not in ended:
+                ended[process.pid, process.started] = process
+                _signal(process, signal.SIGKILL if force else signal.SIGTERM)
+        _wait(alive, 0.5)
+    return list(ended.values())
+
+
+def _signal(process: Found, number: signal.Signals) -> None:
+    if started_at(process.pid) == process.started:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, number)
+
+
+def _wait(processes: list[Found], seconds: float) -> None:
+    """Until all have ended, or ``seconds`` are over."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until and any(started_at(p.pid) == p.started for p in processes):
+        time.sleep(0.02)
+
+
+def _program_folders(pid: int) -> set[str]:
+    """Where the program of ``pid`` lies, by its executable and by the first word of its command line."""
+    programs = set()
+    with contextlib.suppress(OSError):
+        programs.add(str(Path(f"/proc/{pid}/exe").readlink()).removesuffix(" (deleted)"))
+    with contextlib.suppress(OSError):
+        programs.add(_words(pid)[0])
+    return {str(Path(program).parent) for program in programs if program.startswith("/")}
+
+
+def _title(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return " ".join(_words(pid)).strip()[:200]
+    return ""
+
+
+def _words(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").rstrip("\0").split("\0")

@@ -1,0 +1,76 @@
+"""``hsops lab``: a practice host on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hsops.cli.options import everywhere
+from hsops.cli.wiring import Session, run
+from hsops.render.console import Outcome
+
+app = typer.Typer(no_args_is_help=True, help="A practice host here: real SGLang on the CPU behind a loopback sshd.")
+
+Home = Annotated[Path | None, typer.Option("--home", metavar="DIR", help="The lab's folder [~/.hsops-lab].")]
+
+
+def up(
+    ctx: typer.Context,
+    home: Home = None,
+    sglang: Annotated[
+        str | None, typer.Option("--sglang", metavar="VERSION", help="Its SGLang [as it is, else 0.5.9].")
+    ] = None,
+    fault: Annotated[
+        str | None, typer.Option("--fault", metavar="NAME", help="Break it, to practise. Without: no fault.")
+    ] = None,
+    tp: Annotated[
+        int | None, typer.Option("--tp", min=1, max=4, help="Ranks of its server [as it is, else 2].")
+    ] = None,
+) -> None:
+    """Bring the lab up; the first time pip fetches 1.5 GB."""
+
+    def body(session: Session) -> Outcome:
+        from hsops import lab
+        from hsops.render.lab import up_data, up_lines
+
+        made = lab.up(home, sglang=sglang, fault=fault, tp=tp, emit=session.console.emit)
+        return Outcome(up_data(made), up_lines(made))
+
+    run(ctx, "lab up", body)
+
+
+def down(
+    ctx: typer.Context,
+    home: Home = None,
+    purge: Annotated[bool, typer.Option("--purge", help="Remove the lab's folder too.")] = False,
+) -> None:
+    """End every process of the lab."""
+
+    def body(_session: Session) -> Outcome:
+        from hsops import lab
+        from hsops.render.lab import down_lines
+
+        ended = lab.down(home, purge=purge)
+        return Outcome({"ended": [{"pid": p.pid, "title": p.title} for p in ended]}, down_lines(ended))
+
+    run(ctx, "lab down", body)
+
+
+def status(ctx: typer.Context, home: Home = None) -> None:
+    """What the lab is and what runs in it."""
+
+    def body(_session: Session) -> Outcome:
+        from hsops import lab
+        from hsops.render.lab import status_data, status_lines
+
+        found = lab.status(home)
+        return Outcome(status_data(found), status_lines(found))
+
+    run(ctx, "lab status", body)
+
+
+app.command("up")(everywhere(up))
+app.command("down")(everywhere(down))
+app.command("status")(everywhere(status))

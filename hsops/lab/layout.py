@@ -1,0 +1,87 @@
+"""Where a lab keeps what: one folder, the lab's home."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+DEFAULT_HOME = Path("~/.hsops-lab")
+MODEL = "tiny-deepseek-v3"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The paths of the lab at ``home`` (absolute)."""
+
+    home: Path
+
+    @property
+    def venv(self) -> Path:
+        """The server's environment, as it would lie on a real host."""
+        return self.home / "venv"
+
+    @property
+    def python(self) -> Path:
+        """The interpreter that runs SGLang and the agent."""
+        return self.venv / "bin" / "python"
+
+    @property
+    def site(self) -> Path:
+        """Where the lab's own copy of SGLang lies: the tree that patches change."""
+        return self.venv / "lib" / python_tag() / "site-packages"
+
+    @property
+    def fault_file(self) -> Path:
+        """The line that arms a fault; absent when there is none."""
+        return self.site / "hsops_lab_fault.pth"
+
+    @property
+    def model(self) -> Path:
+        """The tiny model's folder."""
+        return self.home / "models" / MODEL
+
+    @property
+    def state(self) -> Path:
+        """hsops' state_dir."""
+        return self.home / "state"
+
+    @property
+    def dumps(self) -> Path:
+        """Where the ranks write hidden states."""
+        return self.home / "dumps"
+
+    @property
+    def sshd(self) -> Path:
+        """The OpenSSH server's folder (``hsops.lab.sshd``)."""
+        return self.home / "sshd"
+
+    @property
+    def ssh_config(self) -> Path:
+        """For ``ssh -F``: reaches the lab as ``lab``."""
+        return self.home / "ssh_config"
+
+    @property
+    def inventory(self) -> Path:
+        """A ready inventory.yaml."""
+        return self.home / "inventory.yaml"
+
+    @property
+    def record(self) -> Path:
+        """What was built here, as JSON (``hsops.lab.record``)."""
+        return self.home / "lab.json"
+
+    @property
+    def lock(self) -> Path:
+        """Held by the one ``up`` or ``down`` that works here."""
+        return self.home / "lab.lock"
+
+
+def layout(home: Path | None) -> Layout:
+    """The layout of a home; without one, of the default."""
+    return Layout((home or DEFAULT_HOME).expanduser().absolute())
+
+
+def python_tag() -> str:
+    """``python3.11``: labs run on the Python that runs hsops."""
+    return f"python{sys.version_info.major}.{sys.version_info.minor}"

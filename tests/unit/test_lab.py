@@ -1,0 +1,97 @@
+"""The lab's pure parts: what is to be done, the inventory, the stand-ins."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hsops.core.errors import UsageError
+from hsops.core.inventory_file import load
+from hsops.lab import environment, packages, practice, wheels
+from hsops.lab.pip import _ends
+from hsops.lab.record import Record, Steps, plan, read, write
+
+RECORD = Record(sglang="0.5.9", packages="p1", python="3.11.7 /usr", shims="s1", fault=None, tp=2, inventory="i1")
+
+
+def test_a_lab_that_is_as_wanted_needs_no_step() -> None:
+    """``lab up`` twice does nothing the second time."""
+    assert plan(RECORD, RECORD) == Steps(environment=False, furnish=False, inventory=False)
+
+
+def test_a_new_lab_needs_all_steps() -> None:
+    """Without a record everything is built, also after an interrupted build."""
+    assert plan(None, RECORD) == Steps(environment=True, furnish=True, inventory=True)
+
+
+@pytest.mark.parametrize("change", [{"sglang": "0.5.23"}, {"packages": "p2"}, {"python": "3.12.1 /usr"}])
+def test_another_sglang_or_python_replaces_the_environment(change: dict[str, str]) -> None:
+    """The environment and all that is put into it."""
+    steps = plan(RECORD, replace(RECORD, **change))
+
+    assert (steps.environment, steps.furnish) == (True, True)
+
+
+@pytest.mark.parametrize("change", [{"fault": "busy-wait"}, {"shims": "s2"}])
+def test_a_fault_leaves_sglang_alone(change: dict[str, str]) -> None:
+    """A deployed patch survives a change of fault."""
+    steps = plan(RECORD, replace(RECORD, **change))
+
+    assert (steps.environment, steps.furnish) == (False, True)
+
+
+def test_a_record_is_read_as_written(tmp_path: Path) -> None:
+    """And anything else is no record."""
+    write(tmp_path / "lab.json", RECORD)
+    (tmp_path / "other.json").write_text('{"sglang": "0.5.9"}')
+
+    assert read(tmp_path / "lab.json") == RECORD
+    assert read(tmp_path / "other.json") is None
+    assert read(tmp_path / "none.json") is None
+
+
+@pytest.mark.parametrize("tp", [1, 2, 4])
+def test_the_inventory_of_a_lab_is_valid(tmp_path: Path, tp: int) -> None:
+    """As every command will read it."""
+    path = tmp_path / "inventory.yaml"
+    path.write_text(practice.inventory("/home/x/a lab", tp=tp, cpus=[4, 6]))
+
+    server = load(path).servers["tiny"]
+
+    assert server.tp == tp
+    assert server.env.get("SGLANG_CPU_OMP_THREADS_BIND") == {1: None, 2: "4|6", 4: "4|6|4|6"}[tp]
+
+
+@pytest.mark.parametrize("typed", ["latest", "0.5.9;rm", "../x", "0.5.9 "])
+def test_what_is_not_a_version_is_refused(typed: str) -> None:
+    """Before pip or a path sees it."""
+    with pytest.raises(UsageError):
+        wheels.check(typed)
+
+
+def test_an_unknown_fault_names_the_known_ones() -> None:
+    """With what each looks like."""
+    with pytest.raises(UsageError) as caught:
+        environment.check_fault("busywait")
+
+    assert "busy-wait: after the weights" in caught.value.fix
+
+
+def test_every_pin_is_exact() -> None:
+    """A package set is the same on every machine."""
+    pins = [pin for path in (packages.WITH_DEPENDENCIES, packages.WITHOUT) for pin in packages.pins(path.read_text())]
+
+    assert len(pins) > 90
+    assert all("==" in pin for pin in pins)
+
+
+def test_a_long_line_of_pip_keeps_its_end() -> None:
+    """The newest versions are listed last."""
+    versions = "ERROR: no such version (from versions: " + ", ".join(f"0.{i}" for i in range(900)) + ")"
+
+    short = _ends(versions, 100)
+
+    assert len(short) <= 103
+    assert short.endswith("0.899)")
