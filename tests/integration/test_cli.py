@@ -1,0 +1,99 @@
+"""The command line itself: global options, output, wrong files. Every case is the real program."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+INVENTORY = "hosts:\n  here: {{ ssh: local, python: {python}, state_dir: {state} }}\n"
+
+
+def hsops(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run hsops with standard input closed."""
+    command = [sys.executable, "-m", "hsops", *words]
+    return subprocess.run(
+        command, cwd=cwd, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60, check=False
+    )
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    """A folder with an inventory of this machine."""
+    text = INVENTORY.format(python=sys.executable, state=tmp_path / "state")
+    (tmp_path / "inventory.yaml").write_text(text)
+    return tmp_path
+
+
+def test_json_is_taken_before_and_after_the_command(here):
+    """--json may stand on either side; standard output is one envelope."""
+    before = hsops("--json", "doctor", cwd=here)
+    after = hsops("doctor", "--json", cwd=here)
+
+    for done in (before, after):
+        assert done.returncode == 0, done.stderr
+        envelope = json.loads(done.stdout)
+        assert (envelope["schema"], envelope["command"], envelope["ok"]) == ("hsops/1", "doctor", True)
+
+
+def test_the_agent_is_uploaded_once_by_its_hash(here):
+    """The second call finds the agent that the first one put there."""
+    hsops("doctor", cwd=here)
+    (agent,) = (here / "state/agent").iterdir()
+    first = agent.stat().st_mtime_ns
+
+    hsops("doctor", cwd=here)
+
+    assert agent.stat().st_mtime_ns == first
+    assert [p.name for p in (here / "state/agent").iterdir()] == [agent.name]
+
+
+@pytest.mark.parametrize(
+    "text,expected",
+    [
+        (None, "inventory.yaml: no inventory here"),
+        ("hosts: [\n", "inventory.yaml:2:1: YAML syntax"),
+        ("hosts:\n  a: {ssh: local, python: /p, pyhton: /p}\n", "inventory.yaml:2:31: hosts.a.pyhton: unknown key"),
+        ("servers:\n  s: {host: nobody, model: /m}\n", "inventory.yaml:2:13: servers.s.host: no host 'nobody'"),
+    ],
+    ids=["no inventory", "syntax", "unknown key", "unknown host"],
+)
+def test_a_wrong_inventory_is_exit_4_with_its_place(tmp_path, text, expected):
+    """Nothing is done and the fault is named, for people and as JSON."""
+    if text is not None:
+        (tmp_path / "inventory.yaml").write_text(text)
+
+    done, as_json = hsops("doctor", cwd=tmp_path), hsops("doctor", "--json", cwd=tmp_path)
+
+    assert done.returncode == as_json.returncode == 4
+    assert expected in done.stderr
+    assert "Traceback" not in done.stderr + as_json.stderr
+    envelope = json.loads(as_json.stdout)
+    assert envelope["ok"] is False
+    assert envelope["errors"][0]["file"] == "inventory.yaml"
+
+
+def test_an_unknown_host_on_the_command_line_is_a_usage_error(here):
+    """--host with a name that the inventory lacks: exit 2 and a suggestion."""
+    done = hsops("doctor", "--host", "heer", cwd=here)
+
+    assert done.returncode == 2
+    assert "no host 'heer' in the inventory; did you mean 'here'?" in done.stderr
+
+
+def test_an_unknown_command_is_a_usage_error(here):
+    """A misspelt command: exit 2, no traceback."""
+    done = hsops("doctr", cwd=here)
+
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+def test_a_closed_pipe_is_no_error(here):
+    """`hsops doctor | head -0` ends quietly."""
+    command = f"{sys.executable} -m hsops doctor | head -c 0"
+
+    done = subprocess.run(["bash", "-c", command], cwd=here, capture_output=True, text=True, timeout=60, check=False)
+
+    assert done.stderr == ""
