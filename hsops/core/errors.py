@@ -13,6 +13,7 @@ HsopsError                       exit 1
 ├── RemoteError                  exit 1   a command on the host failed
 │   └── AgentError                        the agent refused, with a code
 ├── LabError                     exit 1   the practice host cannot be set up or taken down
+├── SpaceError                   exit 1   not enough room, here or on a host
 └── BadDataError                 exit 1   a dump, a log or a file is not what it claims
 
 Classes decide, never the text of a message. Each library's exceptions are translated in
@@ -152,6 +153,10 @@ class AgentError(RemoteError):
 
 class LabError(HsopsError):
     """The practice host on this machine cannot be set up or taken down."""
+
+
+class SpaceError(HsopsError):
+    """There is not enough room, here or on a host."""
 
 
 class BadDataError(HsopsError):

@@ -1,0 +1,39 @@
+"""``hsops fetch``: bring the dumps here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hsops.cli.wiring import Session, run
+from hsops.render.console import Outcome
+
+STREAMS = 4
+
+
+def fetch(
+    ctx: typer.Context,
+    server: Annotated[str, typer.Option("--server", "-s", metavar="NAME", help="Whose dumps [the default].")] = "",
+    to: Annotated[str, typer.Option(metavar="DIR", help="Where they go [hs/SERVER].")] = "",
+    streams: Annotated[int, typer.Option(min=1, max=64, help="SSH connections at once, at most.")] = STREAMS,
+    recheck: Annotated[bool, typer.Option("--recheck", help="Read every local file again, touched or not.")] = False,
+) -> None:
+    """Pull the dumps that are not here yet: resumed, checked against the manifest, never deleted on the host."""
+    run(ctx, "fetch", lambda session: pull(session, server or None, to, streams=streams, recheck=recheck))
+
+
+def pull(
+    session: Session, server: str | None, to: str = "", *, streams: int = STREAMS, recheck: bool = False
+) -> Outcome:
+    """The command's body, for playbooks too."""
+    from hsops.fetch.fetch import fetch as fetch_
+    from hsops.remote.dumps import folder_of
+    from hsops.render import fetch as render
+
+    spec = session.server(server)
+    host = session.inventory.hosts[spec.host]
+    source, target = folder_of(host, spec), Path(to or f"hs/{spec.name}").expanduser()
+    fetched = fetch_(session.agent(host), source, target, streams=streams, recheck=recheck, emit=session.console.emit)
+    return render.outcome(fetched, server=spec.name, host=host.name, source=source, to=str(target))

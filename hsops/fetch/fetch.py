@@ -1,0 +1,160 @@
+"""``hsops fetch``: list, plan, pull; again for what changed meanwhile."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hsops.core.checksum import matches
+from hsops.core.dumps import Sample
+from hsops.core.errors import BadDataError, HsopsError
+from hsops.core.events import Emit, Note
+from hsops.core.meter import Meter
+from hsops.fetch.folder import Contents, Folder, check_space, open_folder
+from hsops.fetch.plan import Held, Plan, plan
+from hsops.fetch.pull import pull
+from hsops.fetch.stream import Trouble
+from hsops.remote.agent import Agent
+from hsops.remote.dumps import Listing, list_samples
+
+ROUNDS = 3
+_WORTH_ANOTHER_LOOK = ("changed", "checksum")  # the manifest may have a newer line by now
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """What a fetch did.
+
+    Args:
+        samples: dumps that the host's manifest has and that are now here, whole.
+        tokens, bytes: of those.
+        fetched: how many of them came just now; the others were here.
+        bytes_sent: what came over the network.
+        lost_streams: how often a stream had to be opened again.
+        troubles: samples that did not come.
+        failed: samples that failed on the host: id -> reason.
+        seconds: how long it took.
+    """
+
+    samples: int
+    tokens: int
+    bytes: int
+    fetched: int
+    bytes_sent: int
+    lost_streams: int
+    troubles: tuple[Trouble, ...]
+    failed: dict[str, str]
+    seconds: float
+
+
+def fetch(agent: Agent, source: str, to: Path, *, streams: int, recheck: bool, emit: Emit) -> Fetched:
+    """Bring every dump of the host's manifest that is not here yet.
+
+    Args:
+        agent: on the host.
+        source: the dump folder there.
+        to: the local folder.
+        streams: OpenSSH children at once, at most.
+        recheck: read every local file again instead of trusting its inode's times.
+        emit: told the progress.
+
+    Raises:
+        HsopsError: the host has no manifest; see also ``pull``.
+        LockedError: another fetch writes to ``to``.
+        SpaceError: it will not fit.
+        BadDataError: ``to`` has dumps of other prompts under the same ids.
+    """
+    started, fetched, sent, lost = time.monotonic(), 0, 0, 0
+    with open_folder(to) as folder:
+        for round_ in range(ROUNDS):
+            listing = _list(agent, source, emit)
+            todo = _prepare(folder, listing, recheck=recheck and round_ == 0, emit=emit)
+            if not todo.transfers:
+                troubles: tuple[Trouble, ...] = ()
+                break
+            pulled = pull(agent, source, folder, todo.transfers, listing.lines, streams=streams, emit=emit)
+            fetched, sent, lost = fetched + pulled.whole, sent + pulled.bytes, lost + pulled.lost_streams
+            troubles = pulled.troubles
+            if not any(t.code in _WORTH_ANOTHER_LOOK for t in troubles):
+                break
+    here = [s for s in listing.samples.values() if s.ok and s.id not in {t.id for t in troubles}]
+    failed = {s.id: s.reason for s in listing.samples.values() if not s.ok}
+    return Fetched(
+        samples=len(here),
+        tokens=sum(s.tokens for s in here),
+        bytes=sum(s.bytes for s in here),
+        fetched=fetched,
+        bytes_sent=sent,
+        lost_streams=lost,
+        troubles=troubles,
+        failed=failed,
+        seconds=time.monotonic() - started,
+    )
+
+
+def _list(agent: Agent, source: str, emit: Emit) -> Listing:
+    listing = list_samples(agent, source)
+    if not listing.exists:
+        raise HsopsError(
+            f"there are no dumps: {source} has no manifest",
+            host=agent.host.name,
+            fix="hsops extract PROMPTS writes them; hosts.<name>.dumps in inventory.yaml says where",
+        )
+    for reason in listing.unreadable[:3]:
+        emit(Note(f"a line of the manifest was left out: {reason}", agent.host.name, "warn"))
+    return listing
+
+
+def _prepare(folder: Folder, listing: Listing, *, recheck: bool, emit: Emit) -> Plan:
+    """Plan, and settle all that needs no network: check files, tidy the manifest, remove stale parts."""
+    contents = folder.read()
+    if recheck:
+        contents = replace(contents, held={i: Held(h.sample, None) for i, h in contents.held.items()})
+    todo = _plan(listing, contents, {})
+    if todo.conflicts:
+        raise _conflict(todo.conflicts, folder)
+    if todo.check:
+        todo = _plan(listing, contents, _check(folder, todo.check, emit))
+    check_space(folder, todo.bytes_to_send)
+    void = {s.id for s in todo.adopt} | {t.sample.id for t in todo.transfers}
+    if contents.untidy or void & set(contents.held):
+        folder.forget(void)
+    if todo.adopt:
+        folder.adopt(todo.adopt, listing.lines)
+    for name in todo.stale_parts:
+        (folder.path / name).unlink(missing_ok=True)
+    return todo
+
+
+def _plan(listing: Listing, contents: Contents, checked: dict[str, bool]) -> Plan:
+    return plan(listing.samples, contents.held, contents.files, contents.parts, checked)
+
+
+def _check(folder: Folder, samples: Iterable[Sample], emit: Emit) -> dict[str, bool]:
+    """Read files whose inode says that they were touched, or that the manifest does not name."""
+    samples = list(samples)
+    meter, done, results = Meter("check", "bytes", sum(s.bytes for s in samples)), 0, {}
+    with ThreadPoolExecutor(2) as pool:  # the checksum runs without the interpreter's lock
+        for sample, good in zip(samples, pool.map(lambda s: _is_whole(folder, s), samples), strict=True):
+            results[sample.id], done = good, done + sample.bytes
+            emit(meter.at(done))
+    return results
+
+
+def _is_whole(folder: Folder, sample: Sample) -> bool:
+    try:
+        return matches(folder.file(sample), sample.checksum)
+    except OSError:  # gone or unreadable by now: to be sent again
+        return False
+
+
+def _conflict(ids: tuple[str, ...], folder: Folder) -> BadDataError:
+    more = f" and {len(ids) - 3} more" if len(ids) > 3 else ""
+    return BadDataError(
+        f"{folder.path} has dumps of other prompts under the same ids: {', '.join(ids[:3])}{more}",
+        why="they would be overwritten",
+        fix="choose another --to DIR",
+    )

@@ -1,0 +1,271 @@
+"""Several streams at once, one committer behind them, and what to do when a stream is lost."""
+
+from __future__ import annotations
+
+import errno
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from hsops.core.checksum import matches
+from hsops.core.errors import AuthenticationError, HostKeyError, HsopsError, SpaceError, UnreachableError
+from hsops.core.events import Emit, Note
+from hsops.core.meter import Meter
+from hsops.fetch.folder import Folder
+from hsops.fetch.plan import Transfer, batches
+from hsops.fetch.stream import Hooks, Receiver, Trouble
+from hsops.remote.agent import Agent
+
+RETRIES = 4  # in a row without progress, for one stream
+PAUSE_S = 0.5  # before the first retry; doubles
+PROGRESS = 8 << 20  # bytes that count as progress between two losses
+TICK_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """What one pull did.
+
+    Args:
+        whole: files that are now here, checked and durable.
+        bytes: that came over the network.
+        lost_streams: how often a stream had to be opened again.
+        troubles: samples that did not come.
+    """
+
+    whole: int
+    bytes: int
+    lost_streams: int
+    troubles: tuple[Trouble, ...]
+
+
+def pull(
+    agent: Agent,
+    source: str,
+    folder: Folder,
+    transfers: tuple[Transfer, ...],
+    lines: Mapping[str, str],
+    *,
+    streams: int,
+    emit: Emit,
+) -> Pulled:
+    """Bring the files.
+
+    Args:
+        agent: on the host that has them.
+        source: its dump folder there.
+        folder: where they go, locked by the caller.
+        transfers: which.
+        lines: the host's manifest line by sample id.
+        streams: how many at once, at most.
+        emit: told the progress in bytes.
+
+    Raises:
+        UnreachableError: every stream was lost too often; what came is kept.
+        SpaceError: the local file system is full; what came is kept.
+        HsopsError: the agent refused, or a local file cannot be written.
+    """
+    work = _Pull(agent, source, folder, transfers, lines, streams=streams)
+    try:
+        work.start()
+        work.watch(emit)
+    finally:
+        work.end()
+    return work.result()
+
+
+class _Pull:
+    """The threads of one pull and what they share."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        source: str,
+        folder: Folder,
+        transfers: tuple[Transfer, ...],
+        lines: Mapping[str, str],
+        *,
+        streams: int,
+    ) -> None:
+        self.agent, self.source, self.folder = agent, source, folder
+        self.total, self.files = sum(t.left for t in transfers), len(transfers)
+        self._batches = deque(batches(transfers, streams))
+        self._lock, self._stop = threading.Lock(), threading.Event()
+        self._moved = self._lost = 0
+        self._troubles: list[Trouble] = []
+        self._error: HsopsError | None = None  # fatal: everybody stops
+        self._last_loss: UnreachableError | None = None  # of a stream that gave up; the others go on
+        self._notes: queue.SimpleQueue[Note] = queue.SimpleQueue()
+        self._committer = Committer(folder, lines, self._trouble, self._fail)
+        count = min(streams, len(self._batches))
+        self._workers = [threading.Thread(target=self._work, name=f"fetch-{i}", daemon=True) for i in range(count)]
+
+    def start(self) -> None:
+        self._committer.start()
+        for worker in self._workers:
+            worker.start()
+
+    def watch(self, emit: Emit) -> None:
+        """Tell the progress until all threads are done."""
+        meter = Meter("fetch", "bytes", self.total)
+        for worker in self._workers:
+            while worker.is_alive():
+                worker.join(TICK_S)
+                self._tell(meter, emit)
+        self._committer.finish()
+        self._tell(meter, emit)
+
+    def end(self) -> None:
+        """On every way out: no thread writes any more, and what arrived whole is committed."""
+        self._stop.set()
+        for worker in self._workers:
+            worker.join(2 * TICK_S)  # one that waits for a dead link is left to the end of the process
+        self._committer.finish()
+
+    def result(self) -> Pulled:
+        """What was done.
+
+        Raises:
+            HsopsError: why it could not be done to the end.
+        """
+        error = self._error or (self._last_loss if self._batches else None)
+        if error is not None:
+            here = f"{self._committer.whole} of {self.files} files came whole and are kept; a rerun continues"
+            error.why = f"{error.why}; {here}" if error.why else here
+            raise error
+        return Pulled(self._committer.whole, self._moved, self._lost, tuple(self._troubles))
+
+    def _work(self) -> None:
+        failures = 0
+        while not self._stop.is_set() and failures <= RETRIES and (batch := self._take()):
+            receiver = Receiver(self.agent, self.source, self.folder, batch, self._hooks())
+            try:
+                receiver.run(self._stop)
+            except UnreachableError as error:
+                progress = receiver.settled > 0 or receiver.moved >= PROGRESS
+                failures = 1 if progress else failures + 1
+                self._lose(error, failures)
+            except HsopsError as error:
+                self._fail(error)
+            except OSError as error:
+                self._fail(local_error(error, self.folder))
+            if rest := receiver.rest():
+                self._give_back(rest)
+
+    def _lose(self, error: UnreachableError, failures: int) -> None:
+        if isinstance(error, HostKeyError | AuthenticationError):
+            self._fail(error)
+            return
+        with self._lock:
+            self._lost += 1
+            self._last_loss = error
+        again = f"opened again ({failures} of {RETRIES})" if failures <= RETRIES else "given up"
+        self._notes.put(Note(f"a stream was lost: {error.message}; {again}", self.agent.host.name, "warn"))
+        if failures <= RETRIES:
+            self._stop.wait(PAUSE_S * 2 ** (failures - 1))
+
+    def _take(self) -> tuple[Transfer, ...]:
+        with self._lock:
+            return self._batches.popleft() if self._batches else ()
+
+    def _give_back(self, rest: tuple[Transfer, ...]) -> None:
+        with self._lock:
+            self._batches.append(rest)
+
+    def _hooks(self) -> Hooks:
+        return Hooks(self._count, self._committer.put, self._trouble)
+
+    def _count(self, count: int) -> None:
+        with self._lock:
+            self._moved += count
+
+    def _trouble(self, trouble: Trouble) -> None:
+        with self._lock:
+            self._troubles.append(trouble)
+
+    def _fail(self, error: HsopsError) -> None:
+        with self._lock:
+            self._error = self._error or error
+        self._stop.set()
+
+    def _tell(self, meter: Meter, emit: Emit) -> None:
+        while not self._notes.empty():
+            emit(self._notes.get())
+        emit(meter.at(self._moved, f"{self._committer.whole} of {self.files} files"))
+
+
+class Committer:
+    """The one thread that checks part files and makes them dumps, several at a time so that syncs are shared.
+
+    Args:
+        folder: the local folder.
+        lines: the host's manifest lines by id.
+        trouble, fail: told of a file with wrong content, and of a folder that cannot be written.
+    """
+
+    LARGEST = 64  # files in one commit: what a kill may have to check again
+
+    def __init__(
+        self,
+        folder: Folder,
+        lines: Mapping[str, str],
+        trouble: Callable[[Trouble], None],
+        fail: Callable[[HsopsError], None],
+    ) -> None:
+        self.folder, self.lines, self.trouble, self.fail = folder, lines, trouble, fail
+        self.whole = 0
+        self._queue: queue.Queue[Transfer | None] = queue.Queue()
+        self._thread = threading.Thread(target=self._run, name="fetch-commit", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def put(self, transfer: Transfer) -> None:
+        """A part file that has all its bytes."""
+        self._queue.put(transfer)
+
+    def finish(self) -> None:
+        """Commit what is queued and end. Idempotent."""
+        self._queue.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        ended = False
+        while not ended:
+            batch, ended = self._next()
+            try:
+                good = [t.sample for t in batch if self._is_whole(t)]
+                if good:
+                    self.folder.commit(good, self.lines)
+                    self.whole += len(good)
+            except OSError as error:
+                self.fail(local_error(error, self.folder))
+
+    def _next(self) -> tuple[list[Transfer], bool]:
+        """Wait for one file, then take what else is there; and whether the end was seen."""
+        batch: list[Transfer] = []
+        item = self._queue.get()
+        while item is not None:
+            batch.append(item)
+            if self._queue.empty() or len(batch) >= self.LARGEST:
+                return batch, False
+            item = self._queue.get()
+        return batch, True
+
+    def _is_whole(self, transfer: Transfer) -> bool:
+        part = self.folder.part(transfer.sample)
+        if matches(part, transfer.sample.checksum):
+            return True
+        part.unlink()  # nothing in it can be trusted: the next attempt starts at its first byte
+        self.trouble(Trouble(transfer.sample.id, "checksum", "the content is not what the host's manifest says"))
+        return False
+
+
+def local_error(error: OSError, folder: Folder) -> HsopsError:
+    """A failed local write as an error for people."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return SpaceError(f"{folder.path}: {error.strerror}", fix="free some room, then run it again")
+    name = error.filename or folder.path
+    return HsopsError(f"{name} cannot be written: {error.strerror}", fix="then run it again")

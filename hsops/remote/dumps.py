@@ -1,0 +1,120 @@
+"""The dump folder of a server on its host, read through the agent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from hsops.core.dumps import Sample, latest, parse_sample
+from hsops.core.errors import BadDataError
+from hsops.core.inventory import HostSpec, ServerSpec
+from hsops.remote.agent import Agent
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The manifest as it was at one moment.
+
+    Args:
+        samples: by id, the line that counts.
+        lines: by id, that line as the host wrote it (it may have keys that ``Sample`` does not know).
+        unreadable: why lines were left out, one text each.
+        position: where ``follow`` goes on.
+        free: bytes free on the dump file system.
+        total: its size in bytes.
+        exists: there is a manifest.
+    """
+
+    samples: dict[str, Sample]
+    lines: dict[str, str]
+    unreadable: tuple[str, ...]
+    position: dict[str, int]
+    free: int
+    total: int
+    exists: bool
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What one look at the folder brought; fields that brought nothing are empty or None.
+
+    Args:
+        samples: new lines.
+        unreadable: why lines were left out.
+        space: (free, total) bytes.
+        restarted: the manifest was replaced: what was known of it is void, everything is told again.
+        gone: the watched process ended.
+    """
+
+    samples: tuple[Sample, ...] = ()
+    unreadable: tuple[str, ...] = ()
+    space: tuple[int, int] | None = None
+    restarted: bool = False
+    gone: bool = False
+
+
+def folder_of(host: HostSpec, server: ServerSpec) -> str:
+    """Where the server's ranks write dumps, as a path on the host."""
+    return f"{host.dumps}/{server.name}"
+
+
+def list_samples(agent: Agent, folder: str) -> Listing:
+    """Read the whole manifest; a folder that is not there yet is an empty one."""
+    parsed = _Parsed()
+    result: dict[str, Any] = {}
+    with agent.stream("dumps-list", folder=folder) as events:
+        for event in events:
+            if event["kind"] == "lines":
+                parsed.add(event["lines"])
+            elif event["kind"] == "restarted":
+                parsed = _Parsed()
+            elif event["kind"] == "result":
+                result = event
+    samples = latest(parsed.samples)
+    lines = {s.id: text for s, text in zip(parsed.samples, parsed.texts, strict=True) if samples[s.id] is s}
+    return Listing(
+        samples,
+        lines,
+        tuple(parsed.unreadable),
+        result["position"],
+        result["free"],
+        result["total"],
+        result["exists"],
+    )
+
+
+@contextmanager
+def follow(agent: Agent, folder: str, *, position: dict[str, int], pid: int | None = None) -> Iterator[Iterator[News]]:
+    """What happens in the folder from ``position`` on, without end; ``pid`` is a process on the host to watch."""
+    with agent.stream("dumps-follow", folder=folder, position=position, pid=pid) as events:
+        yield (_news(event) for event in events)
+
+
+@dataclass
+class _Parsed:
+    samples: list[Sample] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    unreadable: list[str] = field(default_factory=list)
+
+    def add(self, texts: Iterable[str]) -> None:
+        for text in texts:
+            self.add_one(text)
+
+    def add_one(self, text: str) -> None:
+        try:
+            self.samples.append(parse_sample(text))
+            self.texts.append(text)
+        except BadDataError as error:
+            self.unreadable.append(error.message)
+
+
+def _news(event: dict[str, Any]) -> News:
+    if event["kind"] == "lines":
+        parsed = _Parsed()
+        parsed.add(event["lines"])
+        return News(samples=tuple(parsed.samples), unreadable=tuple(parsed.unreadable))
+    if event["kind"] == "space":
+        return News(space=(event["free"], event["total"]))
+    return News(restarted=event["kind"] == "restarted", gone=event["kind"] == "gone")

@@ -1,0 +1,105 @@
+"""fetch.wire: nothing that the host sends is believed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hsops.agent import frames
+from hsops.core.errors import AgentError, RemoteError
+from hsops.fetch.plan import Transfer
+from hsops.fetch.wire import Data, End, LostStreamError, Refused, parse
+from tests.unit.test_fetch_plan import A
+
+FILES = (Transfer(replace(A, bytes=10), 0, "new"), Transfer(replace(A, id="b", bytes=6), 2, "new"))
+
+
+def data(index: int, offset: int, body: bytes) -> bytes:
+    """A data frame."""
+    return frames.pack(frames.DATA, index, offset, len(body)) + body
+
+
+def end(index: int) -> bytes:
+    """An end frame."""
+    return frames.pack(frames.END, index, 0, 2) + b"{}"
+
+
+DONE = frames.pack(frames.DONE)
+GOOD = frames.MAGIC + data(0, 0, b"01234") + data(0, 5, b"56789") + end(0) + data(1, 2, b"cdef") + end(1) + DONE
+
+
+def cut(stream: bytes, size: int) -> list[bytes]:
+    """The stream in pieces, as a pipe may deliver it."""
+    return [stream[i : i + size] for i in range(0, len(stream), size)]
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 16, 17, 18, 1000])
+def test_pieces_may_be_cut_anywhere(size: int) -> None:
+    """The same files come out of any cutting."""
+    got, ended = {0: b"", 1: b""}, []
+
+    for event in parse(cut(GOOD, size), FILES, host="h"):
+        if isinstance(event, Data):
+            assert event.offset == FILES[event.index].offset + len(got[event.index])
+            got[event.index] += event.data
+        elif isinstance(event, End):
+            ended.append(event.index)
+
+    assert got == {0: b"0123456789", 1: b"cdef"}
+    assert ended == [0, 1]
+
+
+@pytest.mark.parametrize("length", range(len(GOOD)))
+def test_a_stream_cut_short_is_lost_not_done(length: int) -> None:
+    """At every byte: the end is only believed when it was said."""
+    with pytest.raises(LostStreamError):
+        list(parse([GOOD[:length]] if length else [], FILES, host="h"))
+
+
+def test_a_refused_file_leaves_the_others() -> None:
+    """A fault belongs to one file."""
+    body = b'{"code":"changed","message":"it grew"}'
+    stream = frames.MAGIC + data(0, 0, b"01234") + frames.pack(frames.FAULT, 0, 0, len(body)) + body
+    stream += data(1, 2, b"cdef") + end(1) + DONE
+
+    events = list(parse([stream], FILES, host="h"))
+
+    assert Refused(0, "changed", "it grew") in events
+    assert End(1) in events
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        data(0, 0, b"01234567890"),  # more than the manifest says
+        data(0, 3, b"3"),  # a hole
+        data(1, 0, b"ab"),  # before the offset that was asked for
+        data(2, 0, b"x"),  # a file that nobody asked for
+        end(0),  # an end before the bytes
+        frames.pack(frames.DATA, 0, 0, frames.LARGEST + 1),
+        frames.pack(b"Q"),
+        frames.pack(frames.FAULT, 0, 0, 2) + b"[]",
+    ],
+)
+def test_what_was_not_asked_for_is_an_error(bad: bytes) -> None:
+    """No byte is written where it does not belong."""
+    with pytest.raises(RemoteError, match="makes no sense"):
+        list(parse([frames.MAGIC + bad + bytes(64)], FILES, host="h"))
+
+
+def test_a_chatty_login_script_is_named() -> None:
+    """Text before the magic is the usual mistake of a host's profile."""
+    with pytest.raises(RemoteError, match="login script"):
+        list(parse([b"Welcome to gpu-box!\n" + GOOD], FILES, host="h"))
+
+
+@pytest.mark.parametrize("before", [b"", frames.MAGIC, frames.MAGIC + data(0, 0, b"01")])
+def test_an_agents_refusal_is_understood_at_any_frame(before: bytes) -> None:
+    """The agent's error line is told by its first byte."""
+    line = b'{"error":{"code":"bad-request","message":"no","detail":{}}}\n'
+
+    with pytest.raises(AgentError) as caught:
+        list(parse(cut(before + line, 5), FILES, host="h"))
+
+    assert caught.value.code == "bad-request"
