@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -11,7 +11,7 @@ class Exit:
     """How a process ended: an exit code or a signal.
 
     Args:
-        code: exit status; None when a signal ended it.
+        code: exit status; None when a signal ended it, or when nobody could tell how it ended.
         signal: name of the signal (``SIGKILL``); empty when it exited.
         oom: the kernel's OOM killer did it.
         time: seconds since the epoch.
@@ -23,8 +23,9 @@ class Exit:
     time: float
 
     def __str__(self) -> str:
-        killed = f"killed by {self.signal}" + (" (out of memory)" if self.oom else "")
-        return killed if self.signal else f"exit {self.code}"
+        if self.signal:
+            return f"killed by {self.signal}" + (" (out of memory)" if self.oom else "")
+        return "ended, nobody saw how" if self.code is None else f"exit {self.code}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,10 @@ class Run:
         patches: name -> identity of what was deployed at launch.
         sglang: SGLang's version.
         exit: how it ended; None while it lives.
-        ranks: ``TP0`` ... -> how that rank ended, None while it lives or was never seen.
+        ranks: ``TP0`` ... -> how that rank ended, None while it lives; a rank that was never seen is not there.
+        helpers: the same for ``detokenizer`` and other processes with a title of SGLang's.
+        rank_pids: ``TP0``, ``detokenizer`` ... -> pid.
+        left: pids that outlived a server that has ended.
     """
 
     id: str
@@ -67,21 +71,34 @@ class Run:
     sglang: str
     exit: Exit | None
     ranks: dict[str, Exit | None]
+    helpers: dict[str, Exit | None] = field(default_factory=dict)
+    rank_pids: dict[str, int] = field(default_factory=dict)
+    left: tuple[int, ...] = ()
 
     @property
     def alive(self) -> bool:
         """The server's process is there."""
         return self.phase == "running"
 
+    @property
+    def dead(self) -> tuple[str, Exit] | None:
+        """The first process of the server that ended by itself: ``server``, ``TP1``, ``detokenizer``, and how."""
+        ends = {**self.ranks, **self.helpers, "server": self.exit}
+        seen = [(name, end) for name, end in ends.items() if end]
+        return min(seen, key=lambda pair: pair[1].time) if seen else None
+
 
 def parse_run(raw: dict[str, Any]) -> Run:
     """A run as the agent's ``run-list`` tells it: the fields of ``Run`` by name, exits as objects."""
-    known = {name: raw[name] for name in Run.__dataclass_fields__ if name not in ("argv", "exit", "ranks")}
+    special = {"argv", "exit", "ranks", "helpers", "left"}
+    known = {name: raw[name] for name in Run.__dataclass_fields__ if name not in special}
     return Run(
         **known,
         argv=tuple(raw["argv"]),
         exit=_exit(raw["exit"]),
         ranks={name: _exit(value) for name, value in raw["ranks"].items()},
+        helpers={name: _exit(value) for name, value in raw["helpers"].items()},
+        left=tuple(raw["left"]),
     )
 
 

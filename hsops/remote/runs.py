@@ -1,18 +1,90 @@
-"""The runs on a host, read through the agent."""
+"""The runs on a host, through the agent."""
 
 from __future__ import annotations
 
-from hsops.core.deadline import QUICK
+import json
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from hsops.core.baseline import Baseline, as_json, parse_baseline
+from hsops.core.command import Command
+from hsops.core.deadline import QUICK, Deadline
 from hsops.core.runs import Run, parse_run
 from hsops.remote.agent import Agent
 
 
-def list_runs(agent: Agent, server: str | None = None) -> tuple[Run, ...]:
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """What ``stop_run`` did.
+
+    Args:
+        run: as it is now.
+        ended: the processes that it ended: pid, command, and ``TERM`` or ``KILL``.
+        left: processes that are still there, with their state; must be empty.
+        seconds: how long it took.
+    """
+
+    run: Run
+    ended: tuple[dict[str, Any], ...]
+    left: tuple[dict[str, Any], ...]
+    seconds: float
+
+
+def list_runs(agent: Agent, server: str | None = None, *, limit: int = 20) -> tuple[Run, ...]:
     """Runs on the host, newest first; only of ``server`` when named."""
-    found = agent.call("run-list", deadline=QUICK, server=server)["runs"]
+    found = agent.call("run-list", deadline=QUICK, server=server, limit=limit)["runs"]
     return tuple(parse_run(raw) for raw in found)
 
 
 def current_run(agent: Agent, server: str) -> Run | None:
     """The run of ``server`` that is alive, if any."""
     return next((run for run in list_runs(agent, server) if run.alive), None)
+
+
+def stop_run(agent: Agent, run: str, *, grace: float = 10.0) -> Stopped:
+    """End a run's whole process tree and nothing else.
+
+    Args:
+        grace: seconds between SIGTERM for the server and SIGKILL for everything that is left.
+    """
+    deadline = Deadline(idle=grace + 60.0, total=grace + 60.0)
+    found = agent.call("run-stop", deadline=deadline, run=run, grace=grace)
+    return Stopped(parse_run(found["run"]), tuple(found["ended"]), tuple(found["left"]), found["seconds"])
+
+
+def follow_run(agent: Agent, run: str, *, offset: int = 0) -> AbstractContextManager[Iterator[dict[str, Any]]]:
+    """The agent's events of a run: ``run``, ``log``, ``vitals``, ``hello``, at the end ``result``."""
+    return agent.stream("run-follow", run=run, offset=offset)
+
+
+def read_log(agent: Agent, run: str, *, lines: int | None = None, follow: bool = False) -> Iterator[bytes]:
+    """A run's log, byte for byte; only the last ``lines``; with ``follow`` until the run has ended."""
+    with agent.stream("log-read", run=run, lines=lines, follow=follow) as events:
+        for event in events:
+            if event["kind"] == "log":
+                yield log_bytes(event)
+
+
+def log_bytes(event: dict[str, Any]) -> bytes:
+    """The exact bytes of a ``log`` event."""
+    return str(event["data"]).encode("utf-8", "surrogateescape")
+
+
+def read_baseline(agent: Agent, server: str) -> Baseline:
+    """What good runs of ``server`` looked like; empty when none is known or the file is unreadable."""
+    done = agent.host.run(Command(("cat", _baseline_path(agent, server))), deadline=QUICK)
+    try:
+        return parse_baseline(json.loads(done.stdout)) if done.exit == 0 else Baseline(server)
+    except (ValueError, KeyError, TypeError):
+        return Baseline(server)
+
+
+def write_baseline(agent: Agent, baseline: Baseline) -> None:
+    """Keep it on the host, where every client finds it."""
+    agent.host.put(json.dumps(as_json(baseline)).encode(), _baseline_path(agent, baseline.server))
+
+
+def _baseline_path(agent: Agent, server: str) -> str:
+    return f"{agent.state_dir}/baselines/{server}.json"

@@ -1,0 +1,121 @@
+"""``run-follow``: what happens to a run, as it happens: log, ends of processes, vital signs, hello files."""
+
+import glob
+import json
+import os
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from hsops.agent import logs, procs, protocol
+from hsops.agent.rundir import RunDir, find_run
+
+_TICK_S = 0.1  # how often log and state are looked at: two stat calls
+_VITALS_S = 1.0
+_BEAT_S = 2.0
+_COMPILERS = frozenset(("nvcc", "cicc", "ptxas", "cudafe++", "cc1plus", "g++", "gcc", "c++", "clang", "ninja", "ld"))
+
+
+def follow(params: "dict[str, Any]") -> "dict[str, Any]":
+    """Stream a run until it has ended. ``params``: run; offset, bytes of the log that the caller has.
+
+    Events: ``run`` (first, and whenever state.json changes), ``log`` {offset, data}, ``vitals``, ``hello`` {ranks}.
+    The result is the run as it is at the end.
+    """
+    run = find_run(params)
+    tail = logs.Tail(run.log, int(params.get("offset", 0)))
+    watch = _Watch(run)
+    watch.state(force=True)
+    while True:
+        ended = watch.ended()
+        said = _pour(tail)
+        watch.state()
+        watch.periodic()
+        if ended and not said:
+            return {"run": run.describe(), "offset": tail.offset}
+        if not said:
+            time.sleep(_TICK_S)
+
+
+def _pour(tail: logs.Tail) -> bool:
+    """Send what the log has grown by; True when it was something."""
+    said = False
+    for offset, data in tail.read():
+        protocol.emit("log", offset=offset, data=data)
+        said = True
+    return said
+
+
+class _Watch:
+    """What is looked at beside the log, each at its own pace."""
+
+    def __init__(self, run: RunDir) -> None:
+        self.run = run
+        self._seen: Any = None
+        self._hello: Any = None
+        self._next_vitals = self._next_beat = 0.0
+        self._pids: dict[str, int] = {}
+        self._dump_dir = str(run.read("spec.json").get("dump_dir") or "")
+
+    def state(self, *, force: bool = False) -> None:
+        """Send the run when its state file has changed."""
+        stamp = self.run.stamp("state.json")
+        if force or stamp != self._seen:
+            self._seen = stamp
+            described = self.run.describe()
+            self._pids = described["rank_pids"]
+            protocol.emit("run", run=described, utc_offset=time.localtime().tm_gmtoff, now=time.time())
+
+    def ended(self) -> bool:
+        """The server's own process is gone; what it wrote is in the log by now."""
+        return not self.run.running()
+
+    def periodic(self) -> None:
+        """Vital signs every second, new hello files, and a beat."""
+        now = time.monotonic()
+        if now >= self._next_vitals:
+            self._next_vitals = now + _VITALS_S
+            protocol.emit("vitals", **vitals(self.run, self._pids))
+            self._hellos()
+        elif now >= self._next_beat:
+            self._next_beat = now + _BEAT_S
+            protocol.emit("beat")
+
+    def _hellos(self) -> None:
+        if self._dump_dir:
+            found = list(hellos(self._dump_dir, self.run.id))
+            if found != self._hello:
+                self._hello = found
+                protocol.emit("hello", ranks=found)
+
+
+def vitals(run: RunDir, pids: "dict[str, int]") -> "dict[str, Any]":
+    """Signs of work of the whole tree and of each rank: bytes read from storage, faults, memory, CPU ticks."""
+    state = run.read("state.json")
+    tree = [p for p in procs.tree(state.get("pid", 0)) if not p.zombie] if state else []
+    names = {pid: role for role, pid in pids.items()}
+    ranks = {
+        names[p.pid]: {"read": procs.read_bytes(p.pid), "majflt": p.majflt, "rss": p.rss, "cpu": p.cpu}
+        for p in tree
+        if p.pid in names
+    }
+    return {
+        "now": time.time(),
+        "read": sum(procs.read_bytes(p.pid) for p in tree),
+        "majflt": sum(p.majflt for p in tree),
+        "rss": sum(p.rss for p in tree),
+        "compilers": sorted({p.comm for p in tree if p.comm in _COMPILERS}),
+        "ranks": ranks,
+    }
+
+
+def hellos(dump_dir: str, run: str) -> "Iterator[dict[str, Any]]":
+    """What the capture of each rank of this run reported."""
+    for path in sorted(glob.glob(os.path.join(glob.escape(dump_dir), "hello", f"{run}.*.json"))):
+        try:
+            with open(path, encoding="utf-8") as file:
+                said = json.load(file)
+        except (OSError, ValueError):
+            continue  # being written; the next look finds it whole
+        if isinstance(said, dict):
+            yield said

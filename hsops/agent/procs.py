@@ -1,0 +1,215 @@
+"""Processes as /proc shows them. A process is its pid *and* its start time: the pid alone may be another's by now."""
+
+import os
+import re
+import signal
+from dataclasses import dataclass
+from typing import Any
+
+MARK = "HSOPS_RUN"  # every process of a run carries it in its environment
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_TAGS = re.compile(r"(DP|PP|TP)(\d+)")
+
+
+@dataclass(frozen=True)
+class Proc:
+    """One process. Times in clock ticks, ``start`` since boot; ``rss`` in bytes; ``status`` is a zombie's for wait."""
+
+    pid: int
+    ppid: int
+    start: int
+    state: str
+    comm: str
+    session: int
+    minflt: int
+    majflt: int
+    cpu: int
+    rss: int
+    status: int
+
+    @property
+    def zombie(self) -> bool:
+        """It has ended and nobody has asked how."""
+        return self.state in "ZX"
+
+
+def look(pid: int) -> "Proc | None":
+    """The process, or None when there is none."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            text = file.read()
+    except OSError:
+        return None
+    name, _, rest = text.partition("(")[2].rpartition(")")  # a name may hold blanks and brackets
+    f = rest.split()
+    if len(f) < 22:
+        return None
+    return Proc(
+        pid=pid,
+        ppid=int(f[1]),
+        start=int(f[19]),
+        state=f[0],
+        comm=name,
+        session=int(f[3]),
+        minflt=int(f[7]),
+        majflt=int(f[9]),
+        cpu=int(f[11]) + int(f[12]),
+        rss=int(f[21]) * _PAGE,
+        status=int(f[49]) if len(f) > 49 else 0,
+    )
+
+
+def is_alive(pid: int, start: int) -> bool:
+    """This very process still runs."""
+    proc = look(pid)
+    return proc is not None and proc.start == start and not proc.zombie
+
+
+def census() -> "dict[int, Proc]":
+    """Every process there is."""
+    found = (look(int(name)) for name in os.listdir("/proc") if name.isdigit())
+    return {proc.pid: proc for proc in found if proc}
+
+
+def children(pid: int) -> "list[int]":
+    """Direct children, without looking at every process; needs CONFIG_PROC_CHILDREN (all distributions have it)."""
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return []
+    return [int(word) for t in threads for word in _read(f"/proc/{pid}/task/{t}/children").split()]
+
+
+def tree(pid: int) -> "list[Proc]":
+    """All descendants of ``pid``, zombies too, parents first."""
+    found: list[Proc] = []
+    ahead = children(pid)
+    while ahead:
+        proc = look(ahead.pop(0))
+        if proc:
+            found.append(proc)
+            ahead += children(proc.pid)
+    return found
+
+
+def below(roots: "list[int]", everyone: "dict[int, Proc]") -> "set[int]":
+    """All descendants of ``roots``, without them."""
+    children: dict[int, list[int]] = {}
+    for proc in everyone.values():
+        children.setdefault(proc.ppid, []).append(proc.pid)
+    found: set[int] = set()
+    ahead = list(roots)
+    while ahead:
+        for child in children.get(ahead.pop(), ()):
+            if child not in found:
+                found.add(child)
+                ahead.append(child)
+    return found - set(roots)
+
+
+def title(pid: int) -> str:
+    """The command line as one text: what ``ps`` shows, set by setproctitle in SGLang's processes."""
+    return _read(f"/proc/{pid}/cmdline").replace(b"\0", b" ").decode(errors="replace").strip()
+
+
+def role(text: str) -> str:
+    """What a process title says it is: ``TP3``, ``DP1.TP0``, ``detokenizer``, or "" for anything else.
+
+    At TP 1 the title is ``sglang::scheduler``; DP and PP tags are only there when they are in use.
+    """
+    if not text.startswith("sglang::"):
+        return ""
+    kind, _, tags = text[len("sglang::") :].partition("_")
+    if kind == "scheduler":
+        return ".".join(f"{name}{int(n)}" for name, n in _TAGS.findall(tags)) or "TP0"
+    return text[len("sglang::") :].split(" ", maxsplit=1)[0]
+
+
+def carries(pid: int, run: str) -> bool:
+    """The process was started with the run's mark in its environment."""
+    return f"{MARK}={run}".encode() in _read(f"/proc/{pid}/environ").split(b"\0")
+
+
+def read_bytes(pid: int) -> int:
+    """Bytes it has fetched from storage, also by page faults; 0 when /proc does not say.
+
+    Not ``rchar``: that grows with every byte read from an eventfd, so a spinning process would look busy loading.
+    """
+    match = re.search(rb"^read_bytes: (\d+)$", _read(f"/proc/{pid}/io"), re.MULTILINE)
+    return int(match.group(1)) if match else 0
+
+
+def send(pid: int, start: int, number: int) -> bool:
+    """Signal exactly this process; False when it is gone. A pidfd closes the gap between looking and killing."""
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return False
+    except OSError:  # before Linux 5.3, or seccomp: a small gap remains
+        fd = -1
+    try:
+        if not is_alive(pid, start):
+            return False
+        if fd >= 0:
+            signal.pidfd_send_signal(fd, number)
+        else:
+            os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    finally:
+        if fd >= 0:
+            os.close(fd)
+    return True
+
+
+def boot_id() -> str:
+    """Changes with every boot; start times of another boot mean nothing."""
+    return _read("/proc/sys/kernel/random/boot_id").decode().strip()
+
+
+def exit_of(status: int) -> "dict[str, Any]":
+    """A wait status as the ``code`` and ``signal`` of an exit."""
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        known = {s.value: s.name for s in signal.Signals}
+        return {"code": None, "signal": known.get(number, f"SIG{number}")}
+    return {"code": os.WEXITSTATUS(status), "signal": ""}
+
+
+def listener(port: int) -> "dict[str, Any] | None":
+    """Who listens on a TCP port: ``{"pid", "command"}``, both None when hidden from us; None when nobody does."""
+    inodes = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in _read(table).decode().splitlines()[1:]:
+            f = line.split()
+            if len(f) > 9 and f[3] == "0A" and int(f[1].rpartition(":")[2], 16) == port:
+                inodes.add(f"socket:[{f[9]}]")
+    if not inodes:
+        return None
+    for name in os.listdir("/proc"):
+        if name.isdigit() and inodes & _links(int(name)):
+            return {"pid": int(name), "command": title(int(name))[:200]}
+    return {"pid": None, "command": None}
+
+
+def _links(pid: int) -> "set[str]":
+    folder = f"/proc/{pid}/fd"
+    try:
+        return {_link(f"{folder}/{fd}") for fd in os.listdir(folder)}
+    except OSError:
+        return set()
+
+
+def _link(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""
+
+
+def _read(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return b""

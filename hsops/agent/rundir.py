@@ -1,0 +1,148 @@
+"""The run directory ``<state_dir>/runs/<run id>/``: spec.json, state.json, events.jsonl, server.log, stop.json."""
+
+import json
+import os
+import re
+import time
+from typing import Any
+
+from hsops.agent import procs
+from hsops.agent.protocol import Refusal
+
+RUN_ID = re.compile(r"^\d{4}-\d{6}-[0-9a-f]{4}$")
+
+
+class RunDir:
+    """One run's files. Every write: temporary name, fsync, rename; events are appended."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.id = os.path.basename(path)
+        self.log = os.path.join(path, "server.log")
+
+    def read(self, name: str) -> "dict[str, Any]":
+        """A JSON file of the run; ``{}`` when it is not there."""
+        try:
+            with open(os.path.join(self.path, name), encoding="utf-8") as file:
+                found = json.load(file)
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def write(self, name: str, value: "dict[str, Any]") -> None:
+        """A JSON file of the run, whole or not at all."""
+        write_json(os.path.join(self.path, name), value)
+
+    def event(self, kind: str, **fields: Any) -> None:
+        """One line for events.jsonl."""
+        line = json.dumps({"time": time.time(), "kind": kind, **fields}) + "\n"
+        with open(os.path.join(self.path, "events.jsonl"), "a", encoding="utf-8") as file:
+            file.write(line)
+
+    def stamp(self, name: str) -> "tuple[int, int]":
+        """Changes whenever the file does."""
+        try:
+            found = os.stat(os.path.join(self.path, name))
+        except OSError:
+            return (0, 0)
+        return (found.st_ino, found.st_mtime_ns)
+
+    def describe(self) -> "dict[str, Any]":
+        """The run for ``run-list``: spec and state in one, with the phase as it is now."""
+        spec, state = self.read("spec.json"), self.state()
+        names = ("server", "tp", "port", "argv", "spec_hash", "dump_dir", "patches", "sglang")
+        return {
+            "id": self.id,
+            **{name: spec.get(name) for name in names},
+            "directory": self.path,
+            "log": self.log,
+            "pid": state.get("pid", 0),
+            "started": state.get("started", spec.get("created", 0.0)),
+            "phase": state["phase"],
+            "exit": state.get("exit"),
+            "ranks": state.get("ranks", {}),
+            "helpers": state.get("helpers", {}),
+            "rank_pids": state.get("rank_pids", {}),
+            "left": [p.pid for p in self.processes(state)] if state["phase"] != "running" else [],
+        }
+
+    def state(self) -> "dict[str, Any]":
+        """state.json with the phase as it is now: ``running`` only while the server's own process is there.
+
+        The record may be older than a crash of the supervisor, or a moment older than the end it is about to tell.
+        """
+        state = self.read("state.json") or {"phase": "lost"}
+        if state["phase"] != "running":
+            return state
+        same_boot = state.get("boot") == procs.boot_id()
+        if same_boot and procs.is_alive(state["pid"], state["start"]):
+            return state
+        if same_boot and procs.is_alive(*state["supervisor"]):
+            return state
+        fresh = self.read("state.json")
+        return fresh if fresh.get("phase") != "running" else {**fresh, "phase": "lost"}
+
+    def running(self) -> bool:
+        """The server is there, or its end is not told yet."""
+        return bool(self.state()["phase"] == "running")
+
+    def processes(self, state: "dict[str, Any]") -> "list[procs.Proc]":
+        """All that belongs to the run and lives: the server's tree, what its supervisor cares for, what has its mark.
+
+        Never the supervisor itself, never a zombie.
+        """
+        if state.get("boot") not in (None, procs.boot_id()):
+            return []
+        everyone = procs.census()
+        supervisor = state.get("supervisor", [0, 0])
+        roots = [
+            p for p, start in (supervisor, (state.get("pid", 0), state.get("start", 0))) if _is(everyone, p, start)
+        ]
+        marked = [pid for pid in everyone if procs.carries(pid, self.id)]
+        wanted = (procs.below(roots + marked, everyone) | set(roots) | set(marked)) - {supervisor[0], os.getpid()}
+        return [everyone[pid] for pid in sorted(wanted) if not everyone[pid].zombie]
+
+
+def _is(everyone: "dict[int, procs.Proc]", pid: int, start: int) -> bool:
+    return pid in everyone and everyone[pid].start == start
+
+
+def runs_folder(params: "dict[str, Any]") -> str:
+    """``<state_dir>/runs``."""
+    return os.path.join(os.path.expanduser(params["state_dir"]), "runs")
+
+
+def all_runs(folder: str) -> "list[RunDir]":
+    """Every run, newest first."""
+    found = [RunDir(os.path.join(folder, name)) for name in _names(folder) if RUN_ID.match(name)]
+    return sorted(found, key=lambda run: (run.read("spec.json").get("created", 0.0), run.id), reverse=True)
+
+
+def find_run(params: "dict[str, Any]") -> RunDir:
+    """The run that ``params["run"]`` names.
+
+    Raises:
+        Refusal: ``no-such-run``.
+    """
+    name = str(params.get("run"))
+    run = RunDir(os.path.join(runs_folder(params), name))
+    if not RUN_ID.match(name) or not os.path.isdir(run.path):
+        raise Refusal("no-such-run", f"there is no run {name}", run=name)
+    return run
+
+
+def write_json(path: str, value: "dict[str, Any]") -> None:
+    """Write a file whole or not at all, readable by the owner only."""
+    temporary = f"{path}.{os.getpid()}.tmp"
+    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+        json.dump(value, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def _names(folder: str) -> "list[str]":
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []

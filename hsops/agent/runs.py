@@ -1,0 +1,213 @@
+"""Runs on the host: start, list, follow, stop."""
+
+import errno
+import fcntl
+import json
+import os
+import random
+import re
+import secrets
+import select
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from hsops.agent import facts, procs
+from hsops.agent.protocol import PROTOCOL, Refusal
+from hsops.agent.rundir import RunDir, all_runs, runs_folder, write_json
+
+_READY_S = 20.0  # for the supervisor to start the server; it takes ~0.1 s
+_SECRET = re.compile(r"(?i)(token|secret|password|api_?key)")
+_AUTO = range(20000, 32000)  # below net.ipv4.ip_local_port_range, so that no outgoing connection takes it meanwhile
+
+
+def start(params: "dict[str, Any]") -> "dict[str, Any]":
+    """Start a server under a supervisor of its own and return at once.
+
+    ``params``: server, model, tp, port (0: a free one), host (that it listens on), argv, env, spec_hash, dump_dir ("":
+    none), patches, needs (importable packages). The words ``{python}``, ``{model}`` and ``{port}`` of argv, and
+    ``{run}`` and ``{run_dir}`` in values of env, are filled in.
+
+    Raises:
+        Refusal: no-sglang, model-missing, dump-dir-not-writable, port-taken, port-unusable, already-running,
+            not-started.
+    """
+    with _locked(params):
+        sglang = facts.sglang()
+        if "sglang" in params["needs"] and not sglang["root"]:
+            raise Refusal("no-sglang", f"{sys.executable} has no sglang", python=sys.executable)
+        model, dump_dir = _model(str(params["model"])), _dump_dir(params.get("dump_dir", ""))
+        _refuse_second(params)
+        port = _port(int(params["port"]), str(params.get("host") or "127.0.0.1"))
+        run = _new_run(params)
+        env = {k: v.replace("{run_dir}", run.path).replace("{run}", run.id) for k, v in params["env"].items()}
+        known = {"{python}": sys.executable, "{model}": model, "{port}": str(port)}
+        spec = {
+            "id": run.id,
+            "created": time.time(),
+            "argv": [known.get(word, word) for word in params["argv"]],
+            "env": {name: "***" if _SECRET.search(name) else value for name, value in env.items()},
+            "port": port,
+            "dump_dir": dump_dir,
+            "sglang": sglang["version"] or "",
+            **{name: params[name] for name in ("server", "model", "tp", "spec_hash", "patches")},
+        }
+        run.write("spec.json", spec)
+        _launch(run, env)
+        return {"run": run.describe()}
+
+
+def _refuse_second(params: "dict[str, Any]") -> None:
+    for run in all_runs(runs_folder(params)):
+        found = run.describe()
+        if found["server"] == params["server"] and found["phase"] == "running":
+            raise Refusal("already-running", f"run {run.id} of {params['server']} is there", run=run.id)
+
+
+def list_runs(params: "dict[str, Any]") -> "dict[str, Any]":
+    """Runs, newest first. ``params``: server or None; limit."""
+    wanted = params.get("server")
+    found: list[dict[str, Any]] = []
+    for run in all_runs(runs_folder(params)):
+        if len(found) >= params.get("limit", 20):
+            break
+        described = run.describe()
+        if wanted in (None, described["server"]) and described["server"]:
+            found.append(described)
+    return {"runs": found}
+
+
+def _launch(run: RunDir, env: "dict[str, str]") -> None:
+    """Fork a supervisor that owes nothing to this process, and wait until it has started the server."""
+    mine, its = os.pipe()
+    os.set_inheritable(its, True)
+    path = f"{os.path.dirname(sys.executable)}:{os.environ.get('PATH', os.defpath)}"  # ninja, py-spy of the venv
+    whole = {**os.environ, "PATH": path, "PYTHONUNBUFFERED": "1", **env, procs.MARK: run.id}
+    request = {"protocol": PROTOCOL, "params": {"run_dir": run.path, "ready": its, "env": whole}}
+    where = os.path.join(run.path, "request.json")
+    write_json(where, request)
+    first = os.fork()
+    if first == 0:
+        _become_supervisor(run, where)
+    os.close(its)
+    os.waitpid(first, 0)
+    try:
+        with os.fdopen(mine, "rb") as pipe:
+            answer = _read_within(pipe.fileno(), _READY_S)
+    finally:
+        os.unlink(where)  # it holds the whole environment
+    reply = json.loads(answer) if answer else {"error": _last_line(os.path.join(run.path, "supervisor.log"))}
+    if "error" in reply:
+        raise Refusal("not-started", f"the server did not start: {reply['error']}", run=run.id)
+
+
+def _become_supervisor(run: RunDir, request: str) -> None:
+    """In the forked child: a session of its own, a second fork, then the agent again as ``run-exec``."""
+    try:
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+        log = os.open(os.path.join(run.path, "supervisor.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(os.open(request, os.O_RDONLY), 0)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        agent = os.path.abspath(sys.argv[0])
+        os.execv(sys.executable, [sys.executable, "-I", agent, "run-exec"])  # noqa: S606 - our own interpreter
+    finally:
+        os._exit(127)
+
+
+def _read_within(fd: int, seconds: float) -> bytes:
+    ready, _, _ = select.select([fd], [], [], seconds)
+    return os.read(fd, 65536) if ready else b""
+
+
+def _last_line(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return (file.read().strip().splitlines() or ["no answer from the supervisor"])[-1]
+    except OSError:
+        return "no answer from the supervisor"
+
+
+def _model(model: str) -> str:
+    """The model's path with ``~`` expanded; a hub id as it is."""
+    if not model.startswith(("/", "~", ".")):
+        return model
+    path = os.path.expanduser(model)
+    if not os.path.exists(path):
+        raise Refusal("model-missing", f"there is no model at {model}", model=model)
+    return path
+
+
+def _dump_dir(folder: str) -> str:
+    if not folder:
+        return ""
+    path = os.path.expanduser(folder)
+    probe = os.path.join(path, f".hsops-{os.getpid()}")
+    try:
+        os.makedirs(path, mode=0o700, exist_ok=True)
+        with open(probe, "wb") as file:
+            file.write(b"x")
+        os.unlink(probe)
+    except OSError as error:
+        message = f"dumps cannot be written to {folder}: {error.strerror}"
+        raise Refusal(
+            "dump-dir-not-writable", message, path=folder, errno=errno.errorcode.get(error.errno or 0)
+        ) from None
+    return path
+
+
+def _port(port: int, host: str) -> int:
+    """``port`` if it is free, or a free one for 0."""
+    for candidate in [port] if port else random.sample(_AUTO, 200):
+        fault = _bind(candidate, host)
+        if fault is None:
+            return candidate
+        if fault.errno != errno.EADDRINUSE:
+            raise Refusal("port-unusable", f"cannot listen on {host}:{candidate}: {fault.strerror}", port=candidate)
+    holder = procs.listener(port) or {"pid": None, "command": None}
+    by = f" by pid {holder['pid']} ({holder['command']})" if holder["pid"] else ""
+    raise Refusal("port-taken", f"port {port or 'auto'} is taken{by}", port=port, **holder)
+
+
+def _bind(port: int, host: str) -> "OSError | None":
+    """Why ``host:port`` cannot be listened on; None when it can."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+            probe.listen(1)
+        except socket.gaierror:
+            return None  # a name that only the server can resolve: let it speak
+        except OSError as error:
+            return error
+    return None
+
+
+def _new_run(params: "dict[str, Any]") -> RunDir:
+    folder = runs_folder(params)
+    while True:
+        path = os.path.join(folder, f"{time.strftime('%m%d-%H%M%S')}-{secrets.token_hex(2)}")
+        try:
+            os.mkdir(path, 0o700)
+        except FileExistsError:
+            continue
+        return RunDir(path)
+
+
+@contextmanager
+def _locked(params: "dict[str, Any]") -> "Iterator[None]":
+    """One start at a time on this host: two clients must not both find the port free."""
+    folder = runs_folder(params)
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    fd = os.open(os.path.join(folder, ".start.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)

@@ -1,0 +1,204 @@
+"""``run-exec``: the one process of hsops that stays on a host, for as long as its server has a process left.
+
+It is a subreaper, so whatever the server leaves behind becomes its child and is reaped here; a pidfd for the server and
+for every rank wakes it the moment one ends. It writes state.json and events.jsonl, and decides nothing.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import selectors
+import signal
+import sys
+import time
+from typing import Any
+
+from hsops.agent import oom, procs
+from hsops.agent.rundir import RunDir
+
+_PR_SET_CHILD_SUBREAPER = 36
+_LOOK_S = 0.25  # how often new ranks are looked for: one shows its title some seconds after it starts
+
+
+def main(params: "dict[str, Any]") -> None:
+    """Start the server of ``params["run_dir"]`` and stay until nothing of it is left.
+
+    Writes one JSON line to the file descriptor ``params["ready"]`` when the server has been started, or why not.
+    """
+    ready = params["ready"]
+    _stand_alone(keep=ready)
+    run = RunDir(params["run_dir"])
+    supervisor = Supervisor(run, params["env"])
+    try:
+        supervisor.start()
+        answer: dict[str, Any] = {"pid": supervisor.state["pid"]}
+    except OSError as error:
+        exit_ = {"code": 127, "signal": "", "oom": False, "time": time.time()}
+        run.write("state.json", {"phase": "exited", "exit": exit_, "boot": procs.boot_id()})
+        answer = {"error": f"{run.read('spec.json')['argv'][0]}: {error.strerror}"}
+    os.write(ready, json.dumps(answer).encode())
+    os.close(ready)
+    if "pid" in answer:
+        supervisor.watch()
+
+
+def _stand_alone(keep: int) -> None:
+    """Nothing of the caller's is held: an ssh channel closes only when no process has its ends any more."""
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.closerange(3, keep)
+    os.closerange(keep + 1, 4096)
+    os.set_inheritable(keep, False)
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # it ends when its server has; stop ends the server
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+class Supervisor:
+    """Starts one server and records what becomes of it and of each rank."""
+
+    def __init__(self, run: RunDir, env: "dict[str, str]") -> None:
+        self.run, self.env = run, env
+        self.oom = oom.OomWatch()
+        self.state: dict[str, Any] = {}
+        self._selector = selectors.DefaultSelector()
+        self._watched: dict[int, tuple[str, int]] = {}  # pid -> role, pidfd
+        self._wake, wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        self._selector.register(self._wake, selectors.EVENT_READ)
+
+    def start(self) -> None:
+        """Start the server: a session of its own, no standard input, all output to the log.
+
+        Raises:
+            OSError: it cannot be executed.
+        """
+        argv = self.run.read("spec.json")["argv"]
+        os.chdir(self.run.path)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        pid = os.posix_spawn(
+            argv[0],
+            argv,
+            self.env,
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_OPEN, 1, self.run.log, flags, 0o600),
+                (os.POSIX_SPAWN_DUP2, 1, 2),
+            ],
+            setsid=True,
+            setsigmask=(),
+            setsigdef=(signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGPIPE),
+        )
+        me, server = procs.look(os.getpid()), procs.look(pid)
+        assert me and server
+        self.state = {
+            "phase": "running",
+            "pid": pid,
+            "start": server.start,
+            "boot": procs.boot_id(),
+            "supervisor": [me.pid, me.start],
+            "started": time.time(),
+            "exit": None,
+            "ranks": {},
+            "rank_pids": {},
+            "helpers": {},
+            "reaped": 0,
+        }
+        self._watch(pid, "server")
+        self.run.event("started", pid=pid)
+        self._save()
+
+    def watch(self) -> None:
+        """Until there is no child left."""
+        while self._reap():
+            for key, _ in self._selector.select(_LOOK_S):
+                if key.fd == self._wake:
+                    with contextlib.suppress(BlockingIOError):
+                        os.read(self._wake, 4096)
+                else:
+                    self._ended(key.data)
+            self._discover()
+        self._save()
+
+    def _reap(self) -> bool:
+        """Collect every child that has ended; False when there is none left, alive or dead."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if pid == 0:
+                return True
+            if pid in self._watched:
+                self._record(pid, status)
+            else:
+                self.state["reaped"] += 1
+
+    def _discover(self) -> None:
+        """Watch processes whose title has become that of a rank or helper."""
+        for pid, (_, fd) in list(self._watched.items()):
+            if fd < 0:
+                proc = procs.look(pid)
+                if proc is None or proc.zombie:
+                    self._ended(pid)
+        for proc in procs.tree(os.getpid()):
+            if proc.pid not in self._watched and not proc.zombie:
+                role = procs.role(procs.title(proc.pid))
+                if role:
+                    self._watch(proc.pid, role)
+
+    def _watch(self, pid: int, role: str) -> None:
+        try:
+            fd = os.pidfd_open(pid)
+            self._selector.register(fd, selectors.EVENT_READ, pid)
+        except OSError:  # gone already, or an old kernel: then the reaping tells, a little later
+            fd = -1
+        self._watched[pid] = (role, fd)
+        if role == "server":
+            return
+        group = "ranks" if "TP" in role else "helpers"
+        self.state[group].setdefault(role, None)
+        self.state["rank_pids"][role] = pid
+        self.run.event("seen", role=role, pid=pid)
+        self._save()
+
+    def _ended(self, pid: int) -> None:
+        """A watched process ended. Somebody else's child is a zombie now: its status is in /proc until it is reaped."""
+        proc = procs.look(pid)
+        if proc and proc.ppid == os.getpid():
+            return self._unwatch(pid)  # the reaping brings its status
+        return self._record(pid, proc.status if proc and proc.zombie else None)
+
+    def _record(self, pid: int, status: "int | None") -> None:
+        self._unwatch(pid)
+        role, _ = self._watched.pop(pid)
+        exit_ = {"code": None, "signal": "", "oom": False, "time": time.time()}
+        if status is not None:
+            exit_.update(procs.exit_of(status))
+            exit_["oom"] = oom.verdict(exit_, pid, self.oom)
+        if role == "server":
+            if self.state["exit"] is None:
+                asked = os.path.exists(os.path.join(self.run.path, "stop.json"))
+                self.state.update(exit=exit_, phase="stopped" if asked else "exited")
+        else:
+            group = self.state["ranks" if "TP" in role else "helpers"]
+            if group.get(role) is not None:
+                return
+            group[role] = exit_
+        self.run.event("ended", role=role, pid=pid, **{k: v for k, v in exit_.items() if k != "time"})
+        self._save()
+
+    def _unwatch(self, pid: int) -> None:
+        role, fd = self._watched[pid]
+        if fd >= 0:
+            self._selector.unregister(fd)
+            os.close(fd)
+            self._watched[pid] = (role, -1)
+
+    def _save(self) -> None:
+        try:
+            self.run.write("state.json", self.state)
+        except OSError as error:  # a full disk must not end the watch over a live server
+            print(f"state.json: {error}", file=sys.stderr)  # noqa: T201 - supervisor.log

@@ -1,0 +1,264 @@
+"""Supervision, with real processes: the agent starts a tree, records how each process ends, and ends it whole."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hsops.agent import procs
+from hsops.core.errors import AgentError
+from hsops.core.runs import Run, parse_run
+from hsops.remote import runs
+from hsops.remote.agent import Agent
+from hsops.remote.local import LocalHost
+
+VICTIM = str(Path(__file__).parent.parent / "victims" / "tree.py")
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[Agent]:
+    """The agent on this machine with a state of its own; whatever the test started is ended."""
+    found = Agent(LocalHost("here"), python=sys.executable, state_dir=str(tmp_path / "state"))
+    yield found
+    for run in runs.list_runs(found):
+        runs.stop_run(found, run.id, grace=0.0)
+        assert not marked(run.id)
+
+
+def start(agent: Agent, *words: str, **changed: Any) -> Run:
+    """A run of the victim."""
+    params: dict[str, Any] = {
+        "server": "victim", "model": "none", "tp": 2, "port": 0, "host": "127.0.0.1", "env": {}, "spec_hash": "s",
+        "dump_dir": "", "patches": {}, "needs": [], "argv": ["{python}", VICTIM, *words],
+    }  # fmt: skip
+    return parse_run(agent.call("run-start", **{**params, **changed})["run"])
+
+
+def marked(run: str) -> list[int]:
+    """Processes of a run, whoever their parent is."""
+    return [pid for pid, proc in procs.census().items() if not proc.zombie and procs.carries(pid, run)]
+
+
+def until(agent: Agent, run: Run, wanted: Callable[[Run], bool]) -> Run:
+    """Follow the run until it is as wanted."""
+    with runs.follow_run(agent, run.id) as events:
+        for event in events:
+            if event["kind"] in ("run", "result") and wanted(found := parse_run(event["run"])):
+                return found
+    raise AssertionError("the run ended and was never as wanted")
+
+
+def said(agent: Agent, run: Run, text: bytes) -> bytes:
+    """Follow the log until it has said ``text``; the log so far."""
+    log = b""
+    with contextlib.closing(runs.read_log(agent, run.id, follow=True)) as pieces:
+        for piece in pieces:
+            log += piece
+            if text in log:
+                return log
+    raise AssertionError(log)
+
+
+def is_there(pid: int) -> bool:
+    proc = procs.look(pid)
+    return proc is not None and not proc.zombie
+
+
+def test_start_returns_while_the_server_runs(agent: Agent) -> None:
+    """The call ends at once although the server stays: nothing of the channel is held open."""
+    began = time.monotonic()
+
+    run = start(agent, "sleep")
+
+    assert time.monotonic() - began < 5
+    assert run.phase == "running" and is_there(run.pid)
+    assert os.readlink(f"/proc/{run.pid}/fd/0") == "/dev/null"
+    assert os.readlink(f"/proc/{run.pid}/fd/1") == os.readlink(f"/proc/{run.pid}/fd/2") == run.log
+
+
+def test_exit_code(agent: Agent) -> None:
+    """A server that ends by itself leaves its exit code, its time and its log."""
+    run = start(agent, "say=hello", "exit=3")
+
+    ended = until(agent, run, lambda r: not r.alive)
+
+    assert ended.phase == "exited"
+    assert ended.exit and (ended.exit.code, ended.exit.signal) == (3, "")
+    assert b"".join(runs.read_log(agent, run.id)) == b"hello\n"
+
+
+def test_signal_from_outside(agent: Agent) -> None:
+    """A server killed by somebody leaves the signal's name."""
+    run = start(agent, "sleep")
+
+    os.kill(run.pid, signal.SIGKILL)
+    ended = until(agent, run, lambda r: not r.alive)
+
+    assert ended.exit and (ended.exit.code, ended.exit.signal, ended.exit.oom) == (None, "SIGKILL", False)
+
+
+def test_death_of_a_rank_is_noticed_at_once(agent: Agent) -> None:
+    """A rank's end is recorded with its signal although its parent lives on and does not look."""
+    run = start(agent, "rank=0", "rank=1", "sleep")
+    seen = until(agent, run, lambda r: set(r.ranks) == {"TP0", "TP1"})
+
+    killed = time.time()
+    os.kill(seen.rank_pids["TP1"], signal.SIGKILL)
+    found = until(agent, run, lambda r: r.ranks["TP1"] is not None)
+
+    assert time.time() - killed < 2
+    assert found.alive and found.ranks["TP0"] is None
+    assert found.ranks["TP1"] and found.ranks["TP1"].signal == "SIGKILL"
+    assert found.dead and found.dead[0] == "TP1"
+
+
+def test_orphans_are_seen_and_ended(agent: Agent) -> None:
+    """A grandchild that left the session and ignores SIGTERM is still known after its parents, and is ended."""
+    run = start(agent, "orphan", "exit=0")
+    orphan = int(said(agent, run, b"orphan ").split()[1])
+
+    ended = until(agent, run, lambda r: not r.alive)
+    stopped = runs.stop_run(agent, run.id, grace=0.2)
+
+    assert ended.left == (orphan,)
+    assert [(row["pid"], row["by"]) for row in stopped.ended] == [(orphan, "KILL")]
+    assert stopped.left == () and not is_there(orphan)
+
+
+def test_stop_ends_the_stubborn_and_nothing_else(agent: Agent) -> None:
+    """A tree that ignores SIGTERM is killed whole after the grace; a bystander with the same title is not touched."""
+    bystander = subprocess.Popen(["sglang::scheduler_TP1", "600"], executable="/bin/sleep")
+    run = start(agent, "stubborn", "rank=0", "rank=1", "orphan", "say=up", "sleep")
+    said(agent, run, b"up")
+
+    stopped = runs.stop_run(agent, run.id, grace=0.3)
+
+    try:
+        assert stopped.left == () and len(stopped.ended) == 4
+        assert {row["by"] for row in stopped.ended} == {"KILL"}
+        assert stopped.run.phase == "stopped" and not marked(run.id)
+        assert bystander.poll() is None
+    finally:
+        bystander.kill()
+        bystander.wait()
+
+
+def test_stop_twice(agent: Agent) -> None:
+    """Stopping what has stopped ends nothing and is no error."""
+    run = start(agent, "sleep")
+    runs.stop_run(agent, run.id)
+
+    again = runs.stop_run(agent, run.id)
+
+    assert again.ended == () and again.left == () and again.run.phase == "stopped"
+
+
+def test_supervisor_killed(agent: Agent) -> None:
+    """Without its supervisor a run is still listed as running, and stop still ends all of it."""
+    run = start(agent, "rank=0", "orphan", "say=up", "sleep")
+    said(agent, run, b"up")
+    state = json.loads((Path(run.directory) / "state.json").read_text())
+
+    os.kill(state["supervisor"][0], signal.SIGKILL)
+    listed = runs.current_run(agent, "victim")
+    stopped = runs.stop_run(agent, run.id, grace=0.5)
+
+    assert listed and listed.id == run.id
+    assert stopped.left == () and stopped.run.phase == "stopped" and not marked(run.id)
+
+
+def test_a_reused_pid_is_not_killed(agent: Agent) -> None:
+    """A record whose pid now belongs to somebody else leaves that somebody alone."""
+    run = start(agent, "exit=0")
+    until(agent, run, lambda r: not r.alive)
+    bystander = subprocess.Popen(["/bin/sleep", "600"])
+    path = Path(run.directory) / "state.json"
+    state = json.loads(path.read_text())
+    path.write_text(json.dumps({**state, "phase": "running", "pid": bystander.pid, "exit": None}))
+
+    stopped = runs.stop_run(agent, run.id)
+
+    try:
+        assert stopped.ended == () and bystander.poll() is None
+    finally:
+        bystander.kill()
+        bystander.wait()
+
+
+def test_port_taken_names_the_holder(agent: Agent) -> None:
+    """A port in use is refused before anything starts, with who holds it."""
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+
+        with pytest.raises(AgentError) as refused:
+            start(agent, "sleep", port=holder.getsockname()[1])
+
+    assert refused.value.code == "port-taken"
+    assert refused.value.detail["pid"] == os.getpid()
+    assert runs.list_runs(agent) == ()
+
+
+@pytest.mark.parametrize(
+    "changed,code",
+    [
+        ({"model": "/no/such/model"}, "model-missing"),
+        ({"model": "~/no-such-model"}, "model-missing"),
+        ({"dump_dir": "/proc/no"}, "dump-dir-not-writable"),
+        ({"needs": ["sglang"]}, "no-sglang"),
+        ({"argv": ["/no/such/program"]}, "not-started"),
+        ({"host": "203.0.113.7", "port": 34567}, "port-unusable"),
+    ],
+)
+def test_refusals(agent: Agent, changed: dict[str, Any], code: str) -> None:
+    """What cannot work is refused with a code, and nothing is left running."""
+    with pytest.raises(AgentError) as refused:
+        start(agent, "sleep", **changed)
+
+    assert refused.value.code == code
+    assert runs.current_run(agent, "victim") is None
+
+
+def test_one_run_a_server(agent: Agent) -> None:
+    """A second start of the same server is refused and names the run."""
+    run = start(agent, "sleep")
+
+    with pytest.raises(AgentError) as refused:
+        start(agent, "sleep")
+
+    assert (refused.value.code, refused.value.detail["run"]) == ("already-running", run.id)
+
+
+def test_log_is_byte_exact(agent: Agent) -> None:
+    """Bytes that are no UTF-8 come back exactly, whole or as the last lines."""
+    run = start(agent, "say=one", "bytes", "say=two", "say=three", "exit=0")
+    until(agent, run, lambda r: not r.alive)
+    wanted = Path(run.log).read_bytes()
+
+    assert b"".join(runs.read_log(agent, run.id)) == wanted
+    assert b"".join(runs.read_log(agent, run.id, lines=2)) == b"two\nthree\n"
+    assert b"".join(runs.read_log(agent, run.id, lines=0)) == b""
+    assert b"".join(runs.read_log(agent, run.id, lines=10**6)) == wanted
+
+
+def test_environment_and_placeholders(agent: Agent) -> None:
+    """The run's id and folder are filled into the environment; a secret's value is not kept."""
+    run = start(agent, "sleep", env={"A_FILE": "{run_dir}/x", "SGLANG_HS_RUN": "{run}", "HF_TOKEN": "hf_secret"})
+
+    environ = Path(f"/proc/{run.pid}/environ").read_bytes().split(b"\0")
+
+    assert f"A_FILE={run.directory}/x".encode() in environ
+    assert f"SGLANG_HS_RUN={run.id}".encode() in environ and b"HF_TOKEN=hf_secret" in environ
+    kept = b"".join(path.read_bytes() for path in Path(run.directory).iterdir() if path.is_file())
+    assert b"hf_secret" not in kept

@@ -1,0 +1,57 @@
+"""A tree of processes that behaves as it is told, for tests of supervision: ``tree.py WORD...``.
+
+Words, in order: ``rank=N`` a child titled as SGLang's scheduler N; ``stubborn`` this process ignores SIGTERM;
+``orphan`` a double-forked grandchild in a session of its own that ignores SIGTERM; ``say=TEXT`` a line of the log;
+``bytes`` bytes that are not UTF-8; ``reap`` collect dead children; ``sleep`` until killed; ``exit=N``.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+
+def main(words: list[str]) -> int:
+    for word in words:
+        name, _, value = word.partition("=")
+        if name == "exit":
+            return int(value)
+        WORDS[name](value)
+    return 0
+
+
+def rank(number: str) -> None:
+    """A real process that only carries the title; sleep reads argv[1]."""
+    children.append(subprocess.Popen([f"sglang::scheduler_TP{number}", "600"], executable="/bin/sleep"))
+
+
+def orphan(_: str) -> None:
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        print(f"orphan {os.getpid()}", flush=True)
+        time.sleep(600)
+        os._exit(0)
+    os.wait()
+
+
+def sleep(_: str) -> None:
+    while True:
+        time.sleep(600)
+
+
+children: list[subprocess.Popen[bytes]] = []
+WORDS = {
+    "rank": rank,
+    "orphan": orphan,
+    "sleep": sleep,
+    "stubborn": lambda _: signal.signal(signal.SIGTERM, signal.SIG_IGN),
+    "say": lambda text: print(text, flush=True),
+    "bytes": lambda _: os.write(1, bytes(range(256)) * 300 + b"\n"),
+}
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
