@@ -7,7 +7,7 @@ from hsops.remote.host import Host
 from hsops.remote.local import LocalHost
 
 
-def connect(spec: HostSpec, *, accept_new: bool = False) -> Host:  # noqa: ARG001
+def connect(spec: HostSpec, *, accept_new: bool = False) -> Host:
     """A host that connects on first use.
 
     Args:
@@ -16,4 +16,6 @@ def connect(spec: HostSpec, *, accept_new: bool = False) -> Host:  # noqa: ARG00
     """
     if spec.ssh == "local":
         return LocalHost(spec.name)
-    raise NotImplementedError
+    from hsops.remote.ssh import SshHost  # loads fabric and paramiko: half a second
+
+    return SshHost(spec, accept_new=accept_new)

@@ -1,0 +1,115 @@
+"""A command on the host, read as it writes, through a channel of the control connection."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+
+import paramiko
+
+from hsops.core.deadline import Deadline
+from hsops.remote.child import LINGER, PIECE, STDERR_KEPT, not_started
+from hsops.remote.host import Completed
+from hsops.remote.link import Link
+from hsops.remote.patience import Patience
+from hsops.remote.shell import GRACE, Prologue, exit_status
+
+_SLICE = 0.25
+_NO_STATUS = -1
+_KILLED = -9
+
+
+class ChannelStream:
+    """Meets ``hsops.remote.host.Stream``.
+
+    Both outputs are read all the time and input is written beside them: a channel whose window (2 MiB) is full in one
+    direction stops in all.
+
+    Args:
+        link: the connection.
+        channel: where the command has just been started.
+        mark: of its ``shell.Envelope``.
+        stdin: what it reads. The channel stays open for writing: its end means that we left.
+        deadline: idle and total.
+    """
+
+    def __init__(self, link: Link, channel: paramiko.Channel, mark: bytes, stdin: bytes, deadline: Deadline) -> None:
+        self._link, self._channel, self._stdin = link, channel, stdin
+        self._host = link.target.name
+        self._patience, self._prologue = Patience(self._host, deadline), Prologue(mark)
+        self._stderr, self._ended = bytearray(), 0.0
+        channel.settimeout(_SLICE)
+        self._drainer = threading.Thread(target=self._drain_stderr, name="hsops-stderr", daemon=True)
+        self._drainer.start()
+        if stdin:
+            threading.Thread(target=self._feed, name="hsops-stdin", daemon=True).start()
+
+    def __enter__(self) -> ChannelStream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(OSError, EOFError, paramiko.SSHException):
+            self._channel.shutdown_write()  # the command's script sees the end of its input and ends the command
+            until = time.monotonic() + GRACE + 1
+            while not self._channel.exit_status_ready() and time.monotonic() < until:
+                with suppress(TimeoutError):
+                    if not self._channel.recv(PIECE):
+                        self._channel.status_event.wait(_SLICE)
+        with suppress(OSError, EOFError, paramiko.SSHException):
+            self._channel.close()
+
+    def __iter__(self) -> Iterator[bytes]:
+        while True:
+            try:
+                data = self._channel.recv(PIECE)
+            except TimeoutError:
+                self._patience.check()
+                if self._left_behind():
+                    return
+                continue
+            if not data:
+                break
+            self._patience.heard()
+            if data := self._prologue.strip(data):
+                yield data
+        if not self._channel.eof_received:
+            raise self._link.lost()
+        if not self._prologue.over:
+            self._drainer.join(LINGER)
+            raise not_started(self._host, self._prologue.noise, bytes(self._stderr))
+
+    def finish(self) -> Completed:
+        for _ in self:
+            pass
+        self._drainer.join(LINGER)
+        if not self._channel.status_event.wait(LINGER):
+            raise self._link.lost()
+        code = self._channel.exit_status
+        return Completed(_KILLED if code == _NO_STATUS else exit_status(code), b"", bytes(self._stderr))
+
+    def _left_behind(self) -> bool:
+        """The command has ended; a process it left holds its output and has been silent for a while."""
+        if not self._channel.exit_status_ready():
+            return False
+        self._ended = self._ended or time.monotonic()
+        return time.monotonic() - self._ended > LINGER
+
+    def _drain_stderr(self) -> None:
+        with suppress(OSError, EOFError, paramiko.SSHException):
+            while True:
+                with suppress(TimeoutError):
+                    data = self._channel.recv_stderr(PIECE)
+                    if not data:
+                        return
+                    self._patience.heard()
+                    self._stderr += data
+                    del self._stderr[:-STDERR_KEPT]
+
+    def _feed(self) -> None:
+        rest = memoryview(self._stdin)
+        with suppress(OSError, EOFError, paramiko.SSHException):  # the command or we ended it early
+            while rest and not self._channel.closed:
+                with suppress(TimeoutError):
+                    rest = rest[self._channel.send(bytes(rest[: 1 << 15])) :]

@@ -1,0 +1,164 @@
+"""A child process read as it writes: a command here, or OpenSSH's client with a command elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+
+from hsops.core.deadline import Deadline
+from hsops.core.errors import HsopsError, RemoteError
+from hsops.remote.host import Completed
+from hsops.remote.patience import Patience
+from hsops.remote.shell import GRACE, Prologue, exit_status
+
+PIECE = 1 << 18
+LINGER = 5.0
+"""Seconds that output may still come after the child's end, from processes that it left behind."""
+_SLICE = 0.25
+STDERR_KEPT = 8 << 20
+_F_SETPIPE_SZ = 1031  # Linux; Python 3.10 has it in fcntl, macOS has none
+
+
+class ChildStream:
+    """Meets ``hsops.remote.host.Stream``.
+
+    Args:
+        host: the host's name in the inventory.
+        argv: the child; it must run a ``shell.Envelope``.
+        mark: the envelope's mark.
+        stdin: what the command reads. The child's own input stays open until the context is left.
+        deadline: idle and total; the child sees to its connection itself.
+    """
+
+    def __init__(self, host: str, argv: Sequence[str], mark: bytes, stdin: bytes, deadline: Deadline) -> None:
+        self.host, self._patience, self._prologue = host, Patience(host, deadline), Prologue(mark)
+        self._child = subprocess.Popen(
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            bufsize=0,
+        )
+        self._stdin, self.stderr = memoryview(stdin), bytearray()
+        self._ended: float | None = None
+        self._selector = selectors.DefaultSelector()
+        assert self._child.stdin and self._child.stdout and self._child.stderr
+        self._out, self._in = self._child.stdout, self._child.stdin
+        for pipe, event in ((self._out, 1), (self._child.stderr, 1), (self._in, 2 if stdin else 0)):
+            os.set_blocking(pipe.fileno(), False)
+            _widen(pipe.fileno())
+            if event:
+                self._selector.register(pipe, event)
+
+    def __enter__(self) -> ChildStream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop_feeding()
+        self._in.close()  # the command's script sees the end of its input and ends the command
+        try:
+            self._drain(time.monotonic() + GRACE + 1)
+        finally:
+            if self._child.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self._child.pid, signal.SIGKILL)
+            self._child.wait()
+            self._selector.close()
+            for pipe in (self._child.stdout, self._child.stderr):
+                if pipe:
+                    pipe.close()
+
+    def __iter__(self) -> Iterator[bytes]:
+        while self._reading():
+            ready = self._selector.select(self._patience.left(_SLICE))
+            if not ready:
+                self._patience.check()
+                if self._left_behind():
+                    break
+            for key, _ in ready:
+                if data := self._prologue.strip(self._step(key)):
+                    yield data
+        if failure := self.failure(self._child.wait()):
+            raise failure
+
+    def finish(self) -> Completed:
+        for _ in self:
+            pass
+        return Completed(exit_status(self._child.wait()), b"", bytes(self.stderr))
+
+    def failure(self, code: int) -> HsopsError | None:  # noqa: ARG002 - OpenSSH's client means something by its code
+        """Why a child that ended with ``code`` did not do its part; None when it did."""
+        if self._prologue.over:
+            return None
+        return not_started(self.host, self._prologue.noise, bytes(self.stderr))
+
+    def _reading(self) -> bool:
+        return any(key.events & selectors.EVENT_READ for key in self._selector.get_map().values())
+
+    def _step(self, key: selectors.SelectorKey) -> bytes:
+        """Feed the child or read from it; returns new bytes of its output."""
+        if key.fileobj is self._in:
+            self._feed()
+            return b""
+        data = os.read(key.fd, PIECE)
+        self._patience.heard()
+        if not data:
+            self._selector.unregister(key.fileobj)
+        if key.fileobj is self._out:
+            return data
+        self.stderr += data
+        del self.stderr[:-STDERR_KEPT]
+        return b""
+
+    def _feed(self) -> None:
+        try:
+            self._stdin = self._stdin[os.write(self._in.fileno(), self._stdin[:PIECE]) :]
+        except BrokenPipeError:
+            self._stdin = memoryview(b"")
+        if not self._stdin:
+            self._stop_feeding()
+
+    def _stop_feeding(self) -> None:
+        if self._in in self._selector.get_map():
+            self._selector.unregister(self._in)
+
+    def _left_behind(self) -> bool:
+        """The child is gone; a process it left holds its output and has been silent for a while."""
+        if self._child.poll() is None:
+            return False
+        self._ended = self._ended or time.monotonic()
+        return time.monotonic() - self._ended > LINGER
+
+    def _drain(self, until: float) -> None:
+        """Read and drop output until the child has ended or time is up: a full pipe would keep it from ending."""
+        while self._child.poll() is None and time.monotonic() < until:
+            for key, _ in self._selector.select(0.02):
+                self._step(key)
+            if not self._reading():
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._child.wait(max(0.0, until - time.monotonic()))
+
+
+def not_started(host: str, noise: bytes, stderr: bytes) -> RemoteError:
+    """The host's login shell ended without running our script: ``nologin``, a forced command, a restricted shell."""
+    said = [line for line in (noise + b"\n" + stderr).decode(errors="replace").splitlines() if line.strip()]
+    return RemoteError(
+        f"the login shell on the host did not run the command: {said[-1] if said else 'it said nothing'}",
+        host=host,
+        why="hsops runs `/bin/sh` through the login shell of the SSH user",
+        fix="log in by hand and see what the shell does: ssh HOST /bin/sh -c true",
+    )
+
+
+def _widen(descriptor: int) -> None:
+    """A pipe of 1 MiB instead of 64 KiB: fewer wake-ups for bulk data."""
+    with contextlib.suppress(OSError, ImportError):
+        import fcntl
+
+        fcntl.fcntl(descriptor, _F_SETPIPE_SZ, 1 << 20)

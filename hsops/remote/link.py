@@ -1,0 +1,193 @@
+"""One live SSH connection: opened within a deadline, watched, closed. Fabric's one door."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import fabric
+import paramiko
+
+from hsops.core.errors import DeadlineError, UnreachableError
+from hsops.remote.errors import TRY, translate
+from hsops.remote.host_key import HostKeyPolicy, prefer_known
+from hsops.remote.keys import Keys
+from hsops.remote.patience import within
+from hsops.remote.proxy import Proxy
+from hsops.remote.target import Target
+
+PULSE, LOST_AFTER = 5.0, 15.0
+"""Seconds between questions to the host, and until an unanswered one means that the link is dead."""
+
+T = TypeVar("T")
+logging.getLogger("paramiko").addHandler(logging.NullHandler())  # else its threads print tracebacks on stderr
+
+
+class Link:
+    """A connection to one host.
+
+    Args:
+        target: where.
+        connect: seconds for everything: name, proxy, TCP, key exchange, authentication.
+
+    Raises:
+        UnreachableError: or a subclass that says more.
+    """
+
+    def __init__(self, target: Target, connect: float) -> None:
+        self.target = target
+        self._proxy: Proxy | None = None
+        self._sock: socket.socket | None = None
+        self._connection: fabric.Connection = None
+        self._closed = threading.Event()
+        self._answered = time.monotonic()
+        try:
+            within(connect, lambda: self._open(connect), self.close)
+        except TimeoutError:
+            self.close()
+            what = "finish the SSH handshake" if self._sock else "answer"
+            raise DeadlineError(
+                f"{target.hostname}:{target.port} did not {what} within {connect:g} s", host=target.name, fix=TRY
+            ) from None
+        except Exception as error:  # noqa: BLE001 - translate() raises what it does not know
+            failure = self._proxy.failure() if self._proxy else None
+            self.close()
+            raise failure or translate(error, target) from None
+        except BaseException:
+            self.close()
+            raise
+        for work in (self._ask, self._watch):
+            threading.Thread(target=work, name=f"hsops{work.__name__}", daemon=True).start()
+
+    @property
+    def transport(self) -> paramiko.Transport:
+        """paramiko's view of it."""
+        transport: paramiko.Transport = self._connection.transport
+        return transport
+
+    @property
+    def alive(self) -> bool:
+        """Not closed, and not known to be dead."""
+        return not self._closed.is_set() and bool(self.transport.is_active())
+
+    def session(self, connect: float) -> paramiko.Channel:
+        """A new session channel."""
+        create: Callable[[], paramiko.Channel] = self._connection.create_session
+        return self._in_time(connect, create)
+
+    def start(self, channel: paramiko.Channel, line: str, connect: float) -> None:
+        """Start a command line in a session."""
+        self._in_time(connect, lambda: channel.exec_command(line))
+
+    def forward(self, port: int, connect: float) -> paramiko.Channel:
+        """A channel to 127.0.0.1:``port`` on the host."""
+        here, there = ("127.0.0.1", 0), ("127.0.0.1", port)
+        return self._in_time(connect, lambda: self.transport.open_channel("direct-tcpip", there, here, timeout=connect))
+
+    def lost(self) -> UnreachableError:
+        """The error for work that was under way when the connection died."""
+        return UnreachableError(
+            f"the connection to {self.target.hostname} was lost",
+            host=self.target.name,
+            why="the host or the network went away; what ran there in the foreground is ended by the host",
+            fix="run the command again: it continues",
+        )
+
+    def close(self) -> None:
+        """Close it, from any thread. Idempotent."""
+        self._closed.set()
+        with suppress(Exception):  # paramiko's own clean-up of a broken connection
+            if self._connection is not None:
+                self._connection.client.close()
+        if self._sock:
+            self._sock.close()
+        if self._proxy:
+            self._proxy.close()
+
+    def _open(self, connect: float) -> None:
+        target = self.target
+        if target.jump or target.proxy:
+            self._proxy = Proxy(target, connect)
+            self._sock = self._proxy.sock
+        else:
+            self._sock = _dial(target.hostname, target.port, connect)
+        self._connection = fabric.Connection(
+            host=target.hostname,
+            user=target.user,
+            port=target.port,
+            forward_agent=False,
+            config=fabric.Config(ssh_config=paramiko.SSHConfig(), lazy=True),  # OpenSSH has resolved everything
+            connect_kwargs={
+                "sock": self._sock,
+                "transport_factory": self._transport,
+                "auth_strategy": Keys(target),
+                "banner_timeout": connect + 1,
+                "auth_timeout": connect + 1,
+                "channel_timeout": connect,
+            },
+        )
+        self._connection.client.set_missing_host_key_policy(HostKeyPolicy(target))
+        self._connection.open()
+        if self._closed.is_set():  # too late: nobody waits any more
+            self.close()
+        elif not self.transport.is_authenticated():
+            raise paramiko.ssh_exception.PartialAuthentication([])
+
+    def _transport(self, sock: socket.socket, **options: Any) -> paramiko.Transport:
+        transport = paramiko.Transport(sock, **options)
+        prefer_known(transport, self.target)
+        return transport
+
+    def _in_time(self, connect: float, work: Callable[[], T]) -> T:
+        try:
+            return within(connect, work, lambda: None)
+        except TimeoutError:
+            text = f"{self.target.hostname} did not open a session within {connect:g} s"
+            raise DeadlineError(text, host=self.target.name) from None
+        except Exception as error:  # noqa: BLE001 - translate() raises what it does not know
+            if not self.alive:
+                raise self.lost() from None
+            raise translate(error, self.target) from None
+
+    def _ask(self) -> None:
+        """Keepalive with an answer: paramiko's own asks for none and so never notices a dead host."""
+        with suppress(Exception):  # the link is closing
+            while self.alive:
+                self.transport.global_request("keepalive@openssh.com", wait=True)
+                self._answered = time.monotonic()
+                self._closed.wait(PULSE)
+
+    def _watch(self) -> None:
+        """Close the link when the host has been silent for too long; all that waits on it then wakes."""
+        looked = time.monotonic()
+        while not self._closed.wait(1.0) and self.transport.is_active():
+            now = time.monotonic()
+            if now - looked > PULSE:  # we were stopped (Ctrl-Z), not the host
+                self._answered = now
+            looked = now
+            if now - self._answered > PULSE + LOST_AFTER:
+                break
+        self.close()
+
+
+def _dial(hostname: str, port: int, connect: float) -> socket.socket:
+    """A TCP connection to the first address that answers; each gets its share of the time."""
+    addresses = socket.getaddrinfo(hostname, port, type=socket.SOCK_STREAM)
+    failure: OSError = TimeoutError()
+    for family, kind, protocol, _, address in addresses:
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.settimeout(connect / len(addresses))
+            sock.connect(address)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except OSError as error:
+            sock.close()
+            failure = error
+        else:
+            return sock
+    raise failure

@@ -1,0 +1,91 @@
+"""OpenSSH's client as a child process: bulk streams, and the way through jump hosts. Its one door."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from pathlib import Path
+
+from hsops.core.command import Command
+from hsops.core.deadline import Deadline
+from hsops.core.errors import AuthenticationError, DeadlineError, HostKeyError, HsopsError, UnreachableError
+from hsops.remote.child import ChildStream
+from hsops.remote.shell import wrap
+from hsops.remote.target import Target
+
+# The cipher is the fastest where the processor has AES instructions; the rest of the default list stays behind it.
+# No shared connection: its sessions would all go through one TCP stream and one cipher's core.
+_OPTIONS = {
+    "BatchMode": "yes",
+    "ServerAliveInterval": "5",
+    "ServerAliveCountMax": "3",
+    "Ciphers": "^aes128-gcm@openssh.com",
+    "Compression": "no",
+    "ControlMaster": "no",
+    "ControlPath": "none",
+    "ClearAllForwardings": "yes",
+    "ForwardAgent": "no",
+    "ForwardX11": "no",
+    "PermitLocalCommand": "no",
+    "RemoteCommand": "none",
+    "EscapeChar": "none",
+    "UpdateHostKeys": "no",
+    "LogLevel": "ERROR",
+}
+
+# OpenSSH tells what went wrong in words only: exit 255 and its log. The log is apart from the command's stderr.
+_WORDS: tuple[tuple[str, type[UnreachableError]], ...] = (
+    (r"host key verification failed|identification has changed|host key is known|host key .* revoked", HostKeyError),
+    (r"permission denied \(|too many authentication failures|no more authentication methods", AuthenticationError),
+    (r"timed out|timeout, server", DeadlineError),
+)
+FAILED = 255
+
+
+def client(target: Target, connect: float, *more: str) -> list[str]:
+    """``ssh`` with everything but how to find the host, the destination and the command."""
+    options = {
+        **_OPTIONS,
+        "ConnectTimeout": str(max(1, round(connect))),
+        "StrictHostKeyChecking": "accept-new" if target.accept_new else "yes",
+    }
+    return ["ssh", "-T", *(word for key, value in options.items() for word in ("-o", f"{key}={value}")), *more]
+
+
+def jump(target: Target, connect: float) -> list[str]:
+    """A command whose input and output are the target's SSH port, reached through its ProxyJump hops."""
+    *before, last = target.jump.split(",")
+    by = ("-J", ",".join(before)) if before else ()
+    to = ("-W", f"[{target.hostname}]:{target.port}")
+    url = last if last.startswith("ssh://") else f"ssh://{last}"
+    return [*client(target, connect, *target.config, *by, *to), "--", url]
+
+
+def translate(log: str, target: Target) -> HsopsError:
+    """Our error for OpenSSH's last words."""
+    lines = [line.strip() for line in log.splitlines() if line.strip() and not line.startswith("@")]
+    said = lines[-1] if lines else "it said nothing"
+    kind = next((kind for words, kind in _WORDS if re.search(words, log, re.IGNORECASE)), UnreachableError)
+    return kind(f"ssh to {target} failed: {said}", host=target.name, fix=f"try it: ssh {target.destination} true")
+
+
+class OpenSshStream(ChildStream):
+    """A command's output over a connection of its own."""
+
+    def __init__(self, target: Target, command: Command, stdin: bytes, deadline: Deadline) -> None:
+        self._target = target
+        self._log = tempfile.NamedTemporaryFile(prefix="hsops-ssh-")  # noqa: SIM115 - closed with the context
+        envelope = wrap(command, stdin)
+        how = (*target.config, *target.at_port, "-E", self._log.name)
+        argv = [*client(target, deadline.connect, *how), "--", target.destination, envelope.line]
+        super().__init__(target.name, argv, envelope.mark, stdin, deadline)
+
+    def __exit__(self, *details: object) -> None:
+        try:
+            super().__exit__(*details)
+        finally:
+            self._log.close()
+
+    def failure(self, code: int) -> HsopsError | None:
+        log = Path(self._log.name).read_text(errors="replace")
+        return translate(log, self._target) if code == FAILED and log.strip() else super().failure(code)

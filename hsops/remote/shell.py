@@ -1,0 +1,121 @@
+"""How a command is put to a host: inside a small shell script, the same over SSH, OpenSSH's client and here.
+
+The script gives three promises that a bare ``ssh HOST COMMAND`` does not:
+
+- The command ends when the client leaves or dies: end of file on the channel's standard input ends its process group.
+  (sshd itself only signals commands that have a terminal.) What must outlive the call starts a session of its own.
+- Standard input is closed after the bytes that the command was given, while the channel's own input stays open.
+- A line with a mark precedes the command's output, so that what a login shell's start-up files print is told apart.
+
+The command stays in the process group that sshd (or ``start_new_session``) made, and is its own process: ``exec``.
+"""
+
+from __future__ import annotations
+
+import secrets
+import shlex
+from dataclasses import dataclass
+
+from hsops.core.command import Command
+
+GRACE = 3.0
+"""Seconds between SIGTERM and SIGKILL for a command whose client has left."""
+
+# $1 bytes of input, $2 the mark, $3 the command, $4 the grace. The first half of the pipe feeds the command, then waits
+# for the client to leave. The shells' own remarks ("Killed") go nowhere: stderr is the command's alone.
+_SCRIPT = """\
+[ -n "$HOME" ] || export HOME="$(getent passwd "$(id -u)" | cut -d: -f6)"
+printf '%s\\n' "$2"
+exec 3>&2 2>/dev/null
+trap : TERM
+/bin/sh -c '
+  echo $$
+  head -c "$1"
+  exec >&-
+  while read -r _; do :; done
+  trap "" TERM
+  kill -TERM 0
+  sleep "$2"
+  kill -KILL 0
+' feed "$1" "$4" 3>&- | {
+  trap ended=1 TERM
+  read -r feed
+  ( eval "exec $3" ) 2>&3 3>&-
+  status=$?
+  kill -KILL "$feed"
+  [ -z "$ended" ] || kill -KILL 0
+  exit $status
+}
+"""
+
+# $1 the path, $2 the mode, $3 the size: input that ends early must not become the file.
+_PUT = """\
+umask 077
+folder=$(dirname -- "$1")
+mkdir -p -- "$folder" || exit 1
+part="$folder/.$(basename -- "$1").$$.part"
+trap 'rm -f -- "$part"' EXIT
+trap 'exit 143' TERM
+cat >"$part" || exit 1
+[ "$(wc -c <"$part")" -eq "$3" ] || { echo "the data was cut short" >&2; exit 1; }
+chmod -- "$2" "$part" || exit 1
+sync -- "$part" 2>/dev/null || sync
+mv -f -- "$part" "$1" || exit 1
+sync -- "$folder" 2>/dev/null || sync
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """A command in its script.
+
+    Args:
+        argv: for a local child process.
+        mark: the line before the command's output.
+    """
+
+    argv: tuple[str, ...]
+    mark: bytes
+
+    @property
+    def line(self) -> str:
+        """The same for a login shell of any kind."""
+        return "exec " + shlex.join(self.argv)
+
+
+def wrap(command: Command, stdin: bytes = b"") -> Envelope:
+    """``command`` in its script, to be fed ``stdin``."""
+    mark = f"hsops-{secrets.token_hex(8)}"
+    argv = ("/bin/sh", "-c", _SCRIPT, "hsops", str(len(stdin)), mark, command.shell(), f"{GRACE:g}")
+    return Envelope(argv, mark.encode() + b"\n")
+
+
+def put_file(path: str, size: int, mode: int) -> Command:
+    """Write standard input to ``path``: whole or not at all, durable, parent folders with mode 0700."""
+    return Command(("/bin/sh", "-c", _PUT, "put", path, f"{mode:o}", str(size)))
+
+
+def exit_status(code: int) -> int:
+    """A shell's status as ``Completed.exit``: 128 + n, which is how a shell tells of signal n, becomes -n."""
+    return 128 - code if 128 < code <= 128 + 64 else code
+
+
+class Prologue:
+    """Takes the mark, and what came before it, off the front of a command's output."""
+
+    LIMIT = 1 << 20
+
+    def __init__(self, mark: bytes) -> None:
+        self._mark, self.noise, self.over = mark, b"", False
+
+    def strip(self, data: bytes) -> bytes:
+        """The part of ``data`` that the command wrote."""
+        if self.over:
+            return data
+        self.noise += data
+        before, found, after = self.noise.partition(self._mark)
+        if found:
+            self.noise, self.over = before, True
+        elif len(self.noise) > self.LIMIT:
+            self.noise = self.noise[-self.LIMIT :]
+        return after

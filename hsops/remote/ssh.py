@@ -1,0 +1,94 @@
+"""A machine reached over SSH: control over one paramiko connection, bulk over OpenSSH's client."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+
+from paramiko import Channel
+
+from hsops.core.command import Command
+from hsops.core.deadline import Deadline
+from hsops.core.errors import UnreachableError
+from hsops.core.inventory import HostSpec
+from hsops.remote import calls
+from hsops.remote.channel import ChannelStream
+from hsops.remote.host import Completed, Stream
+from hsops.remote.link import Link
+from hsops.remote.openssh import OpenSshStream
+from hsops.remote.shell import wrap
+from hsops.remote.target import Target, resolve
+from hsops.remote.tunnel import Tunnel
+
+
+class SshHost:
+    """Connects on first use and again after the connection died. Safe to use from several threads.
+
+    Args:
+        spec: the host in the inventory.
+        accept_new: store the key of a host seen for the first time.
+    """
+
+    def __init__(self, spec: HostSpec, *, accept_new: bool = False) -> None:
+        self.name = spec.name
+        self._spec, self._accept_new = spec, accept_new
+        self._link: Link | None = None
+        self._lock = threading.Lock()
+
+    def run(self, command: Command, *, stdin: bytes = b"", deadline: Deadline = Deadline()) -> Completed:
+        return calls.run(self, command, stdin, deadline)
+
+    def stream(self, command: Command, *, stdin: bytes = b"", deadline: Deadline = Deadline()) -> Stream:
+        envelope = wrap(command, stdin)
+        link, channel = self._session(deadline.connect)
+        link.start(channel, envelope.line, deadline.connect)
+        return ChannelStream(link, channel, envelope.mark, stdin, deadline)
+
+    def put(self, data: bytes, path: str, *, mode: int = 0o600, deadline: Deadline = Deadline()) -> None:
+        calls.put(self, data, path, mode, deadline)
+
+    @contextmanager
+    def tunnel(self, port: int) -> Iterator[int]:
+        connect = Deadline().connect
+        self._live(connect)  # an unreachable host is told here, not to the tunnel's clients
+        tunnel = Tunnel(lambda: self._live(connect).forward(port, connect))
+        try:
+            yield tunnel.port
+        finally:
+            tunnel.close()
+
+    def bulk(self, command: Command, *, stdin: bytes = b"", deadline: Deadline = Deadline()) -> Stream:
+        return OpenSshStream(self._target, command, stdin, deadline)
+
+    def close(self) -> None:
+        with self._lock:
+            link, self._link = self._link, None
+        if link:
+            link.close()
+
+    @cached_property
+    def _target(self) -> Target:
+        return resolve(self._spec, accept_new=self._accept_new)
+
+    def _session(self, connect: float) -> tuple[Link, Channel]:
+        """A new channel. A connection found dead before anything was asked of it is replaced once."""
+        before = self._link
+        link = self._live(connect)
+        try:
+            return link, link.session(connect)
+        except UnreachableError:
+            if link is not before or link.alive:
+                raise
+        link = self._live(connect)
+        return link, link.session(connect)
+
+    def _live(self, connect: float) -> Link:
+        with self._lock:
+            if self._link and not self._link.alive:
+                self._link.close()
+                self._link = None
+            if not self._link:
+                self._link = Link(self._target, connect)
+            return self._link

@@ -1,0 +1,189 @@
+"""Where an inventory's ``ssh:`` leads, resolved by OpenSSH itself.
+
+``ssh -G`` prints what OpenSSH would do, with Include, Match, tokens and the system's file taken into account. Both the
+control connection and bulk streams follow it.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import socket
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hsops.core.errors import ConfigError, Fault, UnreachableError
+from hsops.core.inventory import HostSpec
+
+_DESTINATION = re.compile(r"^(?:(?P<user>[^@]+)@)?(?:\[(?P<v6>[^\]]+)\]|(?P<host>[^:\[\]]+))(?::(?P<port>\d+))?$")
+NO_CLIENT = "apt-get install openssh-client"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A host as OpenSSH's client sees it.
+
+    Args:
+        name: in the inventory.
+        destination: ``user@host`` or alias for ``ssh``.
+        config: ``-F FILE`` for ``ssh``, or nothing.
+        at_port: ``-p PORT`` for ``ssh``, when the inventory names one.
+        user, hostname, port: where it ends up.
+        key_name: what known_hosts calls it: HostKeyAlias, hostname, or ``[hostname]:port``.
+        known_hosts: files to look in, the user's first; ``accept-new`` adds to the first.
+        hash_names: write host names hashed.
+        accept_new: an unknown host key is stored instead of refused.
+        identities: private key files, in order.
+        certificates: files of CertificateFile.
+        identities_only: no other keys of the agent.
+        agent: use the agent at all.
+        jump: ProxyJump's hops; empty without.
+        proxy: ProxyCommand, tokens expanded; empty without.
+    """
+
+    name: str
+    destination: str
+    config: tuple[str, ...]
+    at_port: tuple[str, ...]
+    user: str
+    hostname: str
+    port: int
+    key_name: str
+    known_hosts: tuple[Path, ...]
+    hash_names: bool
+    accept_new: bool
+    identities: tuple[Path, ...]
+    certificates: tuple[Path, ...]
+    identities_only: bool
+    agent: bool
+    jump: str
+    proxy: str
+
+    def __str__(self) -> str:
+        return f"{self.user}@{self.hostname}:{self.port}"
+
+
+def resolve(spec: HostSpec, *, accept_new: bool = False) -> Target:
+    """Ask OpenSSH where ``spec.ssh`` leads.
+
+    Raises:
+        ConfigError: its configuration has a fault, or ``ssh:`` names no host.
+        UnreachableError: OpenSSH's client is not installed.
+    """
+    destination, config, at_port = arguments(spec)
+    lines = _ask([*config, *at_port, "--", destination], spec)
+    target = parse(spec.name, destination, lines, config=config, at_port=at_port)
+    return replace(target, accept_new=target.accept_new or accept_new)
+
+
+def arguments(spec: HostSpec) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+    """``user@host:port`` as OpenSSH takes it: the destination, ``-F FILE`` and ``-p PORT``."""
+    config = ("-F", str(Path(spec.ssh_config).expanduser())) if spec.ssh_config else ()
+    if spec.ssh.startswith("ssh://") or (spec.ssh.count(":") > 1 and "[" not in spec.ssh):  # a bare IPv6 address
+        return spec.ssh, config, ()
+    match = _DESTINATION.match(spec.ssh)
+    if not match:
+        fault = Fault("inventory", 0, 0, f"hosts.{spec.name}.ssh", f"{spec.ssh!r} is not user@host[:port] or an alias")
+        raise ConfigError([fault])
+    user = f"{match['user']}@" if match["user"] else ""
+    port = ("-p", match["port"]) if match["port"] else ()
+    return user + (match["v6"] or match["host"]), config, port
+
+
+def parse(
+    name: str,
+    destination: str,
+    lines: Sequence[str],
+    *,
+    config: tuple[str, ...] = (),
+    at_port: tuple[str, ...] = (),
+) -> Target:
+    """What ``ssh -G`` printed, as a Target."""
+    found: dict[str, list[str]] = {}
+    for line in lines:
+        key, _, value = line.partition(" ")
+        found.setdefault(key.lower(), []).append(value)
+    one = {key: values[0] for key, values in found.items()}
+    hostname, port = one["hostname"].strip("[]"), int(one["port"])
+    tokens = _tokens(destination.rpartition("@")[2], hostname, port, one["user"])
+    alias = one.get("hostkeyalias", "none")
+    names = [hostname if port == 22 else f"[{hostname}]:{port}", alias]
+    files = [one.get("userknownhostsfile", ""), one.get("globalknownhostsfile", "")]
+    return Target(
+        name=name,
+        destination=destination,
+        config=config,
+        at_port=at_port,
+        user=one["user"],
+        hostname=hostname,
+        port=port,
+        key_name=names[alias != "none"],
+        known_hosts=tuple(_path(f, tokens) for text in files for f in _split(text) if f != "none"),
+        hash_names=one.get("hashknownhosts") == "yes",
+        accept_new=one.get("stricthostkeychecking") in ("accept-new", "no", "off", "false"),
+        identities=tuple(_path(f, tokens) for f in found.get("identityfile", []) if f != "none"),
+        certificates=tuple(_path(f, tokens) for f in found.get("certificatefile", []) if f != "none"),
+        identities_only=one.get("identitiesonly") == "yes",
+        agent=one.get("identityagent") != "none",
+        jump=_unless_none(one.get("proxyjump", "")),
+        proxy=expand(_unless_none(one.get("proxycommand", "")), tokens),
+    )
+
+
+def expand(text: str, tokens: Mapping[str, str]) -> str:
+    """``%h`` and the like; an unknown token stays."""
+    return re.sub(r"%(.)", lambda m: tokens.get(m[1], m[0]), text)
+
+
+def _tokens(given: str, hostname: str, port: int, user: str) -> dict[str, str]:
+    me = pwd.getpwuid(os.getuid())
+    local = socket.gethostname()
+    return {
+        "%": "%",
+        "d": me.pw_dir,
+        "u": me.pw_name,
+        "i": str(me.pw_uid),
+        "l": local,
+        "L": local.partition(".")[0],
+        "h": hostname,
+        "n": given,
+        "p": str(port),
+        "r": user,
+    }
+
+
+def _path(text: str, tokens: Mapping[str, str]) -> Path:
+    text = text.strip('"')
+    return Path(expand(tokens["d"] + text[1:] if text.startswith("~/") else text, tokens))
+
+
+def _split(text: str) -> list[str]:
+    """``ssh -G`` joins several files with blanks and quotes nothing; a file may have blanks in its name as well."""
+    return [text] if Path(text).exists() else re.split(r" (?=[/~]|none$)", text)
+
+
+def _unless_none(value: str) -> str:
+    return "" if value == "none" else value
+
+
+def _ask(arguments: Sequence[str], spec: HostSpec) -> list[str]:
+    try:
+        done = subprocess.run(
+            ["ssh", "-G", "-T", *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            timeout=20,
+        )
+    except FileNotFoundError:
+        raise UnreachableError("OpenSSH's client is not installed here", host=spec.name, fix=NO_CLIENT) from None
+    except subprocess.TimeoutExpired:
+        raise UnreachableError("ssh -G does not end; is there a slow `Match exec`?", host=spec.name) from None
+    if done.returncode != 0:
+        said = done.stderr.decode(errors="replace").strip().splitlines()
+        file = spec.ssh_config or "~/.ssh/config"
+        raise ConfigError([Fault(file, 0, 0, "", line) for line in said or ["ssh -G failed"]])
+    return done.stdout.decode(errors="replace").splitlines()
