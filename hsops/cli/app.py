@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from hsops import __version__
-from hsops.cli import doctor, fetch, lab
+from hsops.cli import deploy, doctor, fetch, lab
 from hsops.cli.options import everywhere
 
 app = typer.Typer(
@@ -19,6 +19,7 @@ app = typer.Typer(
 
 for name, body in {
     "doctor": doctor.doctor,
+    "deploy": deploy.deploy,
     "fetch": fetch.fetch,
 }.items():
     app.command(name)(everywhere(body))

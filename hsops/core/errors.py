@@ -14,6 +14,8 @@ HsopsError                       exit 1
 │   └── AgentError                        the agent refused, with a code
 ├── LabError                     exit 1   the practice host cannot be set up or taken down
 ├── SpaceError                   exit 1   not enough room, here or on a host
+├── UnsupportedError             exit 1   an SGLang that hsops cannot work with
+├── ForeignError                 exit 1   somebody else's changes are in the way
 └── BadDataError                 exit 1   a dump, a log or a file is not what it claims
 
 Classes decide, never the text of a message. Each library's exceptions are translated in
@@ -157,6 +159,14 @@ class LabError(HsopsError):
 
 class SpaceError(HsopsError):
     """There is not enough room, here or on a host."""
+
+
+class UnsupportedError(HsopsError):
+    """What is installed on the host is not something hsops can work with."""
+
+
+class ForeignError(HsopsError):
+    """Somebody else's changes are in the way; ``--force`` is for those who looked."""
 
 
 class BadDataError(HsopsError):

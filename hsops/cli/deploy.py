@@ -1,0 +1,138 @@
+"""``hsops deploy``: put patches into SGLang, look at them, take them out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hsops.cli.wiring import Session, run
+from hsops.core.errors import HsopsError, PartialError, UsageError
+from hsops.render.console import Outcome
+
+if TYPE_CHECKING:
+    from hsops.deploy.targets import Target
+    from hsops.render.deploy import Row
+
+UNDO = "hsops deploy --revert"
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the command line asks for."""
+
+    patches: tuple[str, ...] = ()
+    server: str | None = None
+    check: bool = False
+    diff: bool = False
+    status: bool = False
+    revert: bool = False
+    force: bool = False
+
+
+def deploy(
+    ctx: typer.Context,
+    patches: Annotated[
+        list[str] | None, typer.Argument(metavar="[PATCH]...", help="Patches of the inventory [those of the server].")
+    ] = None,
+    *,
+    server: Annotated[str, typer.Option("--server", "-s", metavar="NAME", help="Whose patches [the default].")] = "",
+    check: Annotated[bool, typer.Option("--check", help="Only show what would change.")] = False,
+    diff: Annotated[bool, typer.Option("--diff", help="Show it as a unified diff too.")] = False,
+    status: Annotated[bool, typer.Option("--status", help="Show how the patches stand on the hosts.")] = False,
+    revert: Annotated[bool, typer.Option("--revert", help="Bring back what was there, byte for byte.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Also over what somebody edited since.")] = False,
+) -> None:
+    """Put patches into a host's SGLang: plan, ask, apply. A second time it writes nothing."""
+    wish = Wish(tuple(patches or ()), server or None, check, diff, status, revert, force)
+    run(ctx, "deploy", lambda session: put(session, wish))
+
+
+def put(session: Session, wish: Wish = Wish()) -> Outcome:
+    """The command's body, for playbooks too."""
+    from hsops.render import deploy as render
+
+    if wish.status and (wish.check or wish.diff or wish.revert or wish.force):
+        raise UsageError("--status only looks; it goes with no other option of deploy")
+    rows = [_row(session, target, wish) for target in _targets(session, wish)]
+    if wish.status:
+        return Outcome(render.data(rows), list(render.status_lines(rows)))
+    shown = list(render.plan_lines(rows, with_diff=wish.diff))
+    if wish.check or not any(row.plan.needed for row in rows):
+        return Outcome(render.data(rows, with_diff=wish.diff), [*shown, *_nothing(rows, wish)])
+    _ask(session, shown, wish)
+    done = _carry_out(session, rows, wish)
+    return Outcome(
+        render.data(done, with_diff=wish.diff), list(render.done_lines(done, undo="" if wish.revert else UNDO))
+    )
+
+
+def _targets(session: Session, wish: Wish) -> list[Target]:
+    from hsops.deploy.targets import targets
+
+    named = session.options.host or session.options.group
+    return targets(
+        session.inventory,
+        wish.patches,
+        server=None if named else session.server(wish.server),
+        hosts=session.hosts() if named else (),
+        known_only=not wish.revert,
+    )
+
+
+def _row(session: Session, target: Target, wish: Wish) -> Row:
+    from hsops.deploy import do, payload, plan
+    from hsops.render.deploy import Row
+
+    agent = session.agent(target.host)
+    facts = do.look(agent, target.patch)
+    try:
+        if wish.revert:
+            planned = plan.plan_revert(facts, target.patch, force=wish.force)
+        else:
+            wanted = payload.build(session.inventory.patches[target.patch])
+            planned = plan.status(facts, wanted) if wish.status else plan.plan(facts, wanted, force=wish.force)
+    except HsopsError as error:
+        error.host = error.host or target.host.name
+        raise
+    warnings = do.stale_runs(agent, target.patch, "" if wish.revert else planned.identity)
+    return Row(target.host.name, planned, tuple(warnings))
+
+
+def _ask(session: Session, shown: list[str], wish: Wish) -> None:
+    from hsops.core.events import Note
+
+    if not session.options.json:
+        for line in shown:
+            session.console.emit(Note(line))
+    if not session.confirm("Revert?" if wish.revert else "Apply?"):
+        raise UsageError("nothing was changed")
+
+
+def _carry_out(session: Session, rows: list[Row], wish: Wish) -> list[Row]:
+    from hsops.deploy import do
+
+    done: list[Row] = []
+    for row in rows:
+        if not row.plan.needed:
+            done.append(row)
+            continue
+        agent = session.agent(row.host)
+        try:
+            changed = do.revert(agent, row.plan.patch, force=wish.force) if wish.revert else do.apply(agent, row.plan)
+        except HsopsError as error:
+            if any(earlier.done for earlier in done):
+                names = ", ".join(earlier.host for earlier in done if earlier.done)
+                raise PartialError(
+                    f"{error.message} (done on {names})", host=error.host or row.host, why=error.why, fix=error.fix
+                ) from None
+            raise
+        done.append(replace(row, done=changed))
+    return done
+
+
+def _nothing(rows: list[Row], wish: Wish) -> list[str]:
+    if any(row.plan.needed for row in rows):
+        return []
+    return ["nothing to revert" if wish.revert else "nothing to do: applied already"]

@@ -1,0 +1,112 @@
+"""A deploy on a host: look, apply, revert. The I/O around ``plan``."""
+
+from __future__ import annotations
+
+import base64
+import time
+from dataclasses import dataclass
+
+from hsops.core.deadline import Deadline
+from hsops.core.errors import AgentError, HsopsError, LockedError
+from hsops.deploy import facts as facts_
+from hsops.deploy.facts import Facts
+from hsops.deploy.payload import FILE_MODE
+from hsops.deploy.plan import READ, Plan
+from hsops.remote.agent import Agent
+from hsops.remote.runs import list_runs
+
+CHANGE = Deadline(idle=60.0, total=180.0)  # the agent waits up to 20 s for its lock
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What was changed: paths, and folders that stayed because something else lies in them; seconds it took."""
+
+    changed: tuple[str, ...]
+    left: tuple[str, ...]
+    seconds: float
+
+
+def look(agent: Agent, patch: str) -> Facts:
+    """What the host has. An interrupted earlier change is undone by this."""
+    try:
+        return facts_.parse(agent.call("patch-inspect", deadline=CHANGE, patches=[patch], read=list(READ)), patch)
+    except AgentError as error:
+        raise explained(error, agent) from None
+
+
+def apply(agent: Agent, plan: Plan) -> Done:
+    """Carry out a plan: all of it or nothing.
+
+    Raises:
+        AgentError: the host refused; ``code`` says why. Nothing was changed.
+    """
+    edits = [
+        {
+            "path": edit.path,
+            "content_b64": _text(edit.content),
+            "mode": FILE_MODE,
+            "before_sha256": edit.before,
+            "original_b64": _text(edit.original),
+        }
+        for edit in plan.edits
+    ]
+    return _change(agent, "patch-apply", patch=plan.patch, identity=plan.identity, options=plan.options, edits=edits)
+
+
+def revert(agent: Agent, patch: str, *, force: bool = False) -> Done:
+    """Bring back what was there before the patch, byte for byte.
+
+    Raises:
+        AgentError: as ``apply``.
+    """
+    return _change(agent, "patch-revert", patch=patch, force=force)
+
+
+def stale_runs(agent: Agent, patch: str, identity: str) -> list[str]:
+    """Servers that run with another version of the patch loaded, as warnings; ``identity`` empty: with any."""
+    return [
+        f"{run.server} (run {run.id}) still runs with {patch} {run.patches[patch]}; hsops launch --replace"
+        for run in list_runs(agent)
+        if run.alive and run.patches.get(patch, identity) != identity
+    ]
+
+
+def explained(error: AgentError, agent: Agent) -> HsopsError:
+    """The same error with what it means and what to do."""
+    if error.code == "locked":
+        return LockedError(error.message, host=error.host, fix="wait for it, then again")
+    why, fix = _MEANING.get(error.code, ("", ""))
+    detail = {**error.detail, "python": agent.python}
+    fixed = fix.format_map({key: str(value) for key, value in detail.items()})
+    return AgentError(error.message, code=error.code, detail=error.detail, host=error.host, why=why, fix=fixed)
+
+
+_MEANING = {
+    "no-sglang": (
+        "the patch lives beside SGLang",
+        "set hosts.<name>.python in inventory.yaml to the interpreter that runs SGLang (it is {python} now)",
+    ),
+    "not-importable": ("the payload could not be imported", "install SGLang as a package, not editable"),
+    "not-writable": (
+        "the patch lives beside SGLang",
+        "deploy as the user that owns it, or install SGLang into a virtual environment of your own",
+    ),
+    "changed-meanwhile": ("somebody else works there", "hsops deploy again"),
+    "conflict": ("one SGLang can hold one hs-dump", "hsops deploy --revert {patch}"),
+    "foreign": ("a revert would undo that too", "hsops deploy --revert --force"),
+    "escapes-root": ("hsops changes nothing outside SGLang's folder", "replace the link by a real folder"),
+}
+
+
+def _change(agent: Agent, verb: str, **params: object) -> Done:
+    started = time.monotonic()
+    try:
+        result = agent.call(verb, deadline=CHANGE, **params)
+    except AgentError as error:
+        raise explained(error, agent) from None
+    return Done(tuple(result["changed"]), tuple(result.get("left", ())), time.monotonic() - started)
+
+
+def _text(content: bytes | None) -> str | None:
+    return None if content is None else base64.b64encode(content).decode()

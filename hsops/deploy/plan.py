@@ -1,0 +1,251 @@
+"""What a deploy would do to one host. Pure: facts and the wanted patch in, a plan out."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from hsops.core.errors import ForeignError, RemoteError, UnsupportedError
+from hsops.deploy.facts import Facts
+from hsops.deploy.payload import PACKAGE, Payload, has_stanza, with_stanza, without_stanza
+from hsops.payload.hsops_hs_dump.strategy import COMMUNICATOR_FILE, MODEL_FILE, STRATEGIES, Choice, choose
+
+READ = (MODEL_FILE, COMMUNICATOR_FILE, f"{PACKAGE}/*.py", f"{PACKAGE}/*.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One file that changes. ``kind``: new, append, update, restore or remove; None bytes: no file."""
+
+    kind: str
+    path: str
+    before: bytes | None
+    after: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """A file as it must be in the end, changed or not, for the agent.
+
+    Args:
+        path: relative to site-packages.
+        content: None removes it.
+        before: sha256 of what is there; None: nothing.
+        original: what a revert brings back when the host has no record of the file being ours.
+    """
+
+    path: str
+    content: bytes | None
+    before: str | None
+    original: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is the matter and what would be done.
+
+    Args:
+        patch: its name; ``identity`` and ``options``: of what would be there afterwards.
+        state: ``absent``, ``applied``, ``stale``, ``partial`` or ``foreign``, before.
+        reason: why it is not simply absent or applied; may be empty.
+        sglang: SGLang's version.
+        actions: the files that change.
+        edits: all files of the patch, for the agent; empty in a plan to revert.
+        warnings: what the user should know.
+    """
+
+    patch: str
+    identity: str
+    options: dict[str, object]
+    state: str
+    reason: str
+    sglang: str
+    actions: tuple[Action, ...]
+    edits: tuple[Edit, ...] = ()
+    warnings: tuple[str, ...] = field(default=())
+
+    @property
+    def changes(self) -> int:
+        """How many files change."""
+        return len(self.actions)
+
+    @property
+    def needed(self) -> bool:
+        """There is something to do, if only to record files that lie there already."""
+        return bool(self.actions) or bool(self.edits and self.state != "applied")
+
+    def diff(self) -> Iterator[str]:
+        """The plan as a unified diff, line by line."""
+        for action in self.actions:
+            before, after = (_lines(action.before), _lines(action.after))
+            source = f"a/{action.path}" if action.before is not None else "/dev/null"
+            target = f"b/{action.path}" if action.after is not None else "/dev/null"
+            yield from (line.rstrip("\n") for line in difflib.unified_diff(before, after, source, target))
+
+
+def plan(facts: Facts, wanted: Payload, *, force: bool = False) -> Plan:
+    """How to get ``wanted`` onto the host.
+
+    Args:
+        facts: the host, with the files of ``READ``.
+        wanted: the patch.
+        force: replace what somebody else edited.
+
+    Raises:
+        UnsupportedError: the installed SGLang is not one that can be patched.
+        ForeignError: somebody edited the files, or another patch has them, and ``force`` is not given.
+        RemoteError: the files would have to change and cannot.
+    """
+    state, reason = state_of(facts, wanted.identity)
+    warnings = _check_version(facts)
+    edits = tuple(_edits(facts, wanted))
+    actions = tuple(_actions(facts, edits)) if state != "applied" else ()
+    if state != "applied":
+        _check_others(facts, wanted)
+        if state == "foreign" and not force:
+            raise ForeignError(
+                reason, why="a deploy would overwrite that", fix="look: --diff --force --check; do: --force"
+            )
+        if facts.unwritable:
+            raise RemoteError(facts.unwritable, why="the patch lives beside SGLang", fix=_UNWRITABLE)
+    options = dict(wanted.options)
+    return Plan(wanted.name, wanted.identity, options, state, reason, facts.version, actions, edits, tuple(warnings))
+
+
+def plan_revert(facts: Facts, name: str, *, force: bool = False) -> Plan:
+    """How to get back to what was there before.
+
+    Raises:
+        ForeignError: somebody edited the files since, or there is no record of what was there, and ``force`` is not
+            given.
+    """
+    recorded = facts.recorded
+    state, reason = state_of(facts, recorded.identity)
+    unrecorded = not recorded.files and state == "foreign"
+    if unrecorded:
+        raise ForeignError(reason, why="the host has no record of what was there before", fix=_ADOPT)
+    if state == "foreign" and not force:
+        raise ForeignError(reason, why="a revert would undo that too", fix="look: --revert --diff --force --check")
+    actions = []
+    for path, told in recorded.files.items():
+        current = facts.files.get(path)
+        if told in ("applied", "edited") and current:
+            after = None if path != MODEL_FILE else without_stanza(current.content)
+            actions.append(Action("remove" if after is None else "restore", path, current.content, after))
+    return Plan(name, recorded.identity, recorded.options, state, reason, facts.version, tuple(actions))
+
+
+def status(facts: Facts, wanted: Payload) -> Plan:
+    """How the patch stands, with no action and no objection."""
+    state, reason = state_of(facts, wanted.identity)
+    identity = facts.recorded.identity
+    return Plan(wanted.name, identity, facts.recorded.options, state, reason, facts.version, ())
+
+
+def state_of(facts: Facts, identity: str) -> tuple[str, str]:
+    """The patch's state on the host and, where it needs one, the reason.
+
+    Args:
+        facts: the host.
+        identity: of the wanted patch.
+    """
+    recorded = facts.recorded
+    if recorded.state == "applied":
+        return ("applied", "") if recorded.identity == identity else ("stale", f"it is {recorded.identity}")
+    if recorded.state == "partial":
+        return "partial", _why_partial(facts)
+    if recorded.state == "foreign":
+        edited = [path for path, told in recorded.files.items() if told == "edited"]
+        return "foreign", f"somebody edited {', '.join(edited)} after hsops"
+    present = [path for path, found in facts.files.items() if found and path.startswith(f"{PACKAGE}/")]
+    if present or has_stanza(facts.content(MODEL_FILE)):
+        return (
+            "foreign",
+            "it was put there from another state_dir or by hand: this host's state_dir has no record of it",
+        )
+    return "absent", ""
+
+
+def choice(facts: Facts) -> Choice:
+    """The capture strategy that fits the installed code."""
+    texts = [facts.content(path).decode(errors="replace") for path in (MODEL_FILE, COMMUNICATOR_FILE)]
+    return choose(without_stanza(texts[0].encode()).decode(), texts[1])
+
+
+_UNWRITABLE = "deploy as the user that owns it, or install SGLang into a virtual environment of your own"
+_ADOPT = "hsops deploy --force takes it over; hsops deploy --revert then removes it"
+
+
+def _check_version(facts: Facts) -> list[str]:
+    chosen, version = choice(facts), _numbers(facts.version)
+    first, last = STRATEGIES[0].since, STRATEGIES[-1].until
+    if not chosen.strategy or (version and version < _numbers(first)):
+        missing = f" (not found: {chosen.missing})" if not chosen.strategy else ""
+        raise UnsupportedError(
+            f"SGLang {facts.version or 'of unknown version'} cannot be patched{missing}",
+            why=f"capture is known to be right on {first} to {last}; nothing was changed",
+            fix=f"install one of those, e.g. pip install sglang=={last}",
+        )
+    if not version or version > _numbers(last):
+        return [f"SGLang {facts.version or '(no version)'} was not tried; its code looks like {chosen.strategy}"]
+    return []
+
+
+def _check_others(facts: Facts, wanted: Payload) -> None:
+    others = {facts.owners[path] for path in (MODEL_FILE, *wanted.files) if path in facts.owners} - {wanted.name}
+    for other in sorted(others):
+        raise ForeignError(
+            f"the patch {other!r} is applied there",
+            why="one SGLang can hold one hs-dump",
+            fix=f"hsops deploy --revert {other}",
+        )
+
+
+def _edits(facts: Facts, wanted: Payload) -> Iterator[Edit]:
+    found = facts.files.get(MODEL_FILE)
+    if found:
+        original = without_stanza(found.content)
+        yield Edit(MODEL_FILE, with_stanza(original), found.sha256, original)
+    for path, content in wanted.files.items():
+        held = facts.files.get(path)
+        yield Edit(path, content, held.sha256 if held else None, None)
+    for path, held in facts.files.items():
+        if held and path.startswith(f"{PACKAGE}/") and path not in wanted.files and path not in facts.recorded.files:
+            yield Edit(path, None, held.sha256, None)
+
+
+def _actions(facts: Facts, edits: tuple[Edit, ...]) -> Iterator[Action]:
+    for edit in edits:
+        held = facts.files.get(edit.path)
+        before = held.content if held else None
+        if before == edit.content:
+            continue
+        kind = "new" if before is None else "remove" if edit.content is None else "update"
+        if edit.path == MODEL_FILE and edit.original == before:
+            kind = "append"
+        yield Action(kind, edit.path, before, edit.content)
+    named = {edit.path for edit in edits}
+    for path, told in facts.recorded.files.items():  # files of an older version, which the agent takes away
+        held = facts.files.get(path)
+        if path not in named and told == "applied" and held:
+            yield Action("remove", path, held.content, None)
+
+
+def _why_partial(facts: Facts) -> str:
+    told = facts.recorded
+    if told.sglang != facts.version:
+        return f"SGLang is {facts.version} now, it was {told.sglang} when the patch was applied"
+    undone = [path for path, state in told.files.items() if state != "applied"]
+    return f"somebody undid {', '.join(undone)}"
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """The release numbers of a version, for comparing: "0.5.12.post1" -> (0, 5, 12)."""
+    match = re.match(r"\d+(?:\.\d+)*", version)
+    return tuple(int(part) for part in match.group().split("."))[:3] if match else ()
+
+
+def _lines(content: bytes | None) -> list[str]:
+    return (content or b"").decode(errors="replace").splitlines(keepends=True)

@@ -1,0 +1,184 @@
+"""One forward pass with capture: admit, tap, hand over. Nothing in here raises into the model's forward.
+
+What decides whether a pass is tapped is equal on every rank (the deployed configuration, SGLang's code and arguments,
+the batch), because the native capture may take part in collectives. What only one rank knows, such as a full disk,
+decides only what becomes of the rows afterwards.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from . import contract, taps
+from .hello import Hello, say
+from .requests import Requests
+from .rows import Failure, Piece, Ticket, place
+from .settings import Settings
+from .stage import Stage
+from .writer import Writer
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """A pass that is captured."""
+
+    rows: int
+    pieces: Sequence[Piece]
+
+
+class Capture:
+    """The capture of this process.
+
+    Args:
+        settings: what was deployed.
+        hello: what this rank tells about itself; its ``strategy`` is the one at work.
+        requests: tells which requests are ours.
+    """
+
+    def __init__(self, settings: Settings, hello: Hello, requests: Requests) -> None:
+        self._settings, self._hello, self._requests = settings, hello, requests
+        self._writer: Writer | None = None
+        self._attached: Any = None
+        self._active = False
+        self._open: dict[str, Ticket] = {}
+
+    def attach(self, model: Any) -> None:
+        """When the model is built: check what can only be known now, and say hello."""
+        if self._attached is model:
+            return
+        self._attached = model
+        self._hello.reasons.clear()
+        try:
+            self._hello.rank, self._hello.facts["tp_size"] = _rank()
+            self._hello.reasons += self._objections(model)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is a reason not to capture
+            self._hello.reasons.append(f"{type(error).__name__}: {error}")
+        self._active = not self._hello.reasons
+        if self._active:
+            self._open_writer()
+        self._hello.write()
+
+    def forward(self, original: Callable[..., Any], model: Any, batch: Any, args: Any, kwargs: Any) -> Any:
+        """The model's forward, with capture when the batch holds requests of ours."""
+        admitted = self._admit(model, batch)
+        if admitted is None:
+            return original(model, *args, **kwargs)
+        stage = Stage(admitted.rows, self._settings.slots, keep=self._writer is not None)
+        with ExitStack() as stack:
+            untangle = self._tap(stack, model, stage)
+            returned = untangle(original(model, *args, **kwargs))
+        self._hand_over(batch, admitted, stage)
+        return returned
+
+    def _tap(self, stack: ExitStack, model: Any, stage: Stage) -> taps.Untangle:
+        settings = self._settings
+        try:
+            untangle = stack.enter_context(taps.TAPS[self._hello.strategy](model, settings.boundaries, stage.take))
+            if settings.final != "none":
+                stack.enter_context(taps.final_state(model, settings.slots - 1, stage.take))
+        except Exception as error:  # noqa: BLE001 - the pass runs untapped; only its samples are lost
+            stack.close()
+            stage.problem = f"{type(error).__name__}: {error}"
+            return lambda returned: returned
+        return untangle
+
+    def _objections(self, model: Any) -> list[str]:
+        arguments = contract.server_arguments()
+        self._hello.facts["arguments"] = contract.told(arguments)
+        found = contract.problems(arguments)
+        layers = len(model.layers)
+        if beyond := [k for k in self._settings.boundaries if not 0 <= k < layers]:
+            listed = ", ".join(str(k) for k in beyond)
+            found.append(f"boundaries {listed}: this model has 0 to {layers - 1} (its last state is 'final')")
+        return found
+
+    def _open_writer(self) -> None:
+        rank = self._hello.rank or 0
+        if self._writer is not None or (rank and not self._settings.check_ranks):
+            return
+        folder = self._settings.dump_dir if rank == 0 else os.path.join(self._settings.dump_dir, f"rank{rank}")
+        try:
+            self._writer = Writer(
+                folder, self._settings, {"sglang": self._hello.sglang, "strategy": self._hello.strategy}
+            )
+        except OSError as error:
+            self._hello.reasons.append(f"the dump folder cannot be written: {error}")
+
+    def _admit(self, model: Any, batch: Any) -> Admitted | None:
+        try:
+            tickets = self._requests.of(batch)
+            if tickets is None:
+                return None
+            self.attach(model)
+            return self._judge(batch, tickets) if self._active else None
+        except Exception as error:  # noqa: BLE001 - the server goes on
+            say(f"admit: {type(error).__name__}: {error}")
+            return None
+
+    def _judge(self, batch: Any, tickets: list[Ticket | None]) -> Admitted | None:
+        mode = getattr(batch.forward_mode, "name", "")
+        if mode in ("DECODE", "IDLE"):
+            return None
+        if mode != "EXTEND" or getattr(batch, "_original_forward_mode", None) is not None:
+            self._fail_all(tickets, f"a forward pass of mode {mode or batch.forward_mode} is not captured")
+            return None
+        lengths, starts = batch.extend_seq_lens_cpu, batch.extend_prefix_lens_cpu
+        if not isinstance(lengths, list) or len(lengths) != len(tickets):
+            self._fail_all(tickets, "the batch does not tell which rows are whose")
+            return None
+        for ticket in tickets:
+            if ticket is not None:
+                self._supersede(ticket)
+        pieces, failures = place(tickets, [int(n) for n in lengths], [int(n) for n in starts])
+        for failure in failures:
+            self._fail(failure)
+        return Admitted(sum(int(n) for n in lengths), pieces) if pieces else None
+
+    def _supersede(self, ticket: Ticket) -> None:
+        """A second request for an id (the client gave up on the first) replaces the one that is not whole yet."""
+        older = self._open.get(ticket.id)
+        if older is ticket:
+            return
+        if older is not None and not older.over and not ticket.have:
+            older.over = True
+            if self._writer:
+                self._writer.drop(older)
+        self._open[ticket.id] = ticket
+
+    def _hand_over(self, batch: Any, admitted: Admitted, stage: Stage) -> None:
+        try:
+            stage.seal(batch.input_ids)
+            problem = stage.problem
+            if not problem and self._writer:
+                problem = self._writer.submit(stage, admitted.pieces)
+        except Exception as error:  # noqa: BLE001 - the model has its result; only these samples are lost
+            problem = f"{type(error).__name__}: {error}"
+        for piece in admitted.pieces:
+            if problem:
+                self._fail(Failure(piece.ticket, problem))
+            if piece.ticket.over:
+                self._open.pop(piece.ticket.id, None)
+
+    def _fail_all(self, tickets: Sequence[Ticket | None], reason: str) -> None:
+        for ticket in tickets:
+            if ticket is not None and not ticket.over:
+                self._fail(Failure(ticket, reason))
+
+    def _fail(self, failure: Failure) -> None:
+        failure.ticket.over = True
+        self._open.pop(failure.ticket.id, None)
+        if self._writer:
+            self._writer.fail(failure)
+
+
+def _rank() -> tuple[int, int]:
+    from sglang.srt.distributed.parallel_state import (
+        get_tensor_model_parallel_rank,
+        get_tensor_model_parallel_world_size,
+    )
+
+    return int(get_tensor_model_parallel_rank()), int(get_tensor_model_parallel_world_size())

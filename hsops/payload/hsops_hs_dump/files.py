@@ -1,0 +1,155 @@
+"""A dump while it is written, and the manifest that says it is whole."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import zlib
+from typing import Any, Protocol
+
+from .layout import Layout
+
+SUFFIX, PART, MANIFEST = ".safetensors", ".part", "manifest.jsonl"
+FILE_MODE = 0o644
+
+
+class Hash(Protocol):
+    """What is common to xxhash and our crc32."""
+
+    def update(self, data: Any, /) -> None:
+        """Add bytes."""
+        ...
+
+    def hexdigest(self) -> str:
+        """The value."""
+        ...
+
+
+class DumpFile:
+    """``<id>.safetensors.part``: rows go to their places in order, then the name changes.
+
+    Raises:
+        OSError: from every method: no space, no permission, the folder is gone.
+    """
+
+    def __init__(self, folder: str, sample: str, layout: Layout) -> None:
+        self.layout = layout
+        self._path = os.path.join(folder, sample + SUFFIX)
+        self._header = layout.header()
+        self._ids = bytearray()
+        self._have = 0
+        self._name, self._hash = _new_hash()
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        self._handle = os.open(self._path + PART, flags, FILE_MODE)
+        try:
+            self._reserve(layout.size(self._header))
+            self._put(self._header, 0)
+        except OSError:
+            self.discard()
+            raise
+
+    def rows(self, position: int, data: memoryview, ids: bytes) -> None:
+        """Write the rows from ``position`` on, which is where the last ones ended, and remember their token ids."""
+        if position != self._have:
+            raise OSError(f"rows {position} and on came where row {self._have} was due")
+        self._put(data, len(self._header) + position * self.layout.row)
+        self._ids += ids
+        self._have += len(ids) // 8
+
+    def finish(self) -> dict[str, Any]:
+        """Give the file its name; returns the manifest's ``bytes``, ``checksum`` and ``token_hash``."""
+        if self._have != self.layout.tokens:
+            raise OSError(f"{self._have} of {self.layout.tokens} rows at the end")
+        ids = bytes(self._ids)
+        self._put(ids, len(self._header) + self.layout.tokens * self.layout.row)
+        os.close(self._handle)
+        self._handle = -1
+        os.rename(self._path + PART, self._path)
+        return {
+            "bytes": self.layout.size(self._header),
+            "checksum": f"{self._name}:{self._hash.hexdigest()}",
+            "token_hash": f"sha256:{hashlib.sha256(ids).hexdigest()[:16]}",
+        }
+
+    def discard(self) -> None:
+        """Close and remove what there is of it."""
+        if self._handle >= 0:
+            os.close(self._handle)
+            self._handle = -1
+        with contextlib.suppress(OSError):
+            os.unlink(self._path + PART)
+
+    def _reserve(self, size: int) -> None:
+        """Have the space, or fail now instead of in the middle."""
+        try:
+            os.posix_fallocate(self._handle, 0, size)
+        except OSError as error:
+            if error.errno not in _UNSUPPORTED:
+                raise
+
+    def _put(self, data: bytes | memoryview, offset: int) -> None:
+        self._hash.update(data)
+        rest = memoryview(data).cast("B")
+        while rest:
+            written = os.pwrite(self._handle, rest, offset)
+            rest, offset = rest[written:], offset + written
+
+
+class Manifest:
+    """``manifest.jsonl``: one line a sample, appended by one write so that lines never mix.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+
+    def __init__(self, folder: str) -> None:
+        os.makedirs(folder, exist_ok=True)
+        path = os.path.join(folder, MANIFEST)
+        self._handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        size = os.fstat(self._handle).st_size
+        if size and os.pread(self._handle, 1, size - 1) != b"\n":  # the last run died in the middle of a line
+            os.write(self._handle, b"\n")
+
+    def append(self, line: dict[str, Any]) -> None:
+        """Add one line."""
+        data = json.dumps(line, separators=(",", ":")).encode() + b"\n"
+        if os.write(self._handle, data) != len(data):
+            raise OSError("the manifest's line was cut: no space left")
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._handle)
+
+
+def sweep(folder: str) -> int:
+    """Remove what an earlier run left unfinished; returns how many files."""
+    stale = [entry.path for entry in os.scandir(folder) if entry.name.endswith(SUFFIX + PART)]
+    for path in stale:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+    return len(stale)
+
+
+class _Crc32:
+    def __init__(self) -> None:
+        self._value = 0
+
+    def update(self, data: Any, /) -> None:
+        self._value = zlib.crc32(data, self._value)
+
+    def hexdigest(self) -> str:
+        return f"{self._value:08x}"
+
+
+def _new_hash() -> tuple[str, Hash]:
+    try:
+        import xxhash
+    except ImportError:
+        return "crc32", _Crc32()
+    return "xxh3", xxhash.xxh3_64()
+
+
+_UNSUPPORTED = {errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS}

@@ -1,0 +1,75 @@
+"""From a forward batch to its requests: which to capture, and how long each prompt is.
+
+``ForwardBatch`` does not know a prompt's length, and before 0.5.10 not even the request ids. ``init_new`` sees the
+requests themselves in every version since 0.5.6, so it is wrapped. What is put on the batch there is lost on the eager
+path from 0.5.13 on (``dataclasses.replace``); ``rids`` survives, hence the table.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import OrderedDict
+from typing import Any
+
+from .hello import say
+from .rows import PREFIX, Ticket, ticket_for
+
+MARK = "_hsops_ticket"
+ON_BATCH = "_hsops_tickets"
+REMEMBERED = 16384
+
+
+class Requests:
+    """The tickets of this process's requests."""
+
+    def __init__(self) -> None:
+        self._by_rid: OrderedDict[str, Ticket] = OrderedDict()
+        self._refused: set[str] = set()
+
+    def follow(self, batch_class: Any) -> None:
+        """Wrap ``ForwardBatch.init_new``."""
+        original = batch_class.__dict__["init_new"].__func__
+
+        @functools.wraps(original)
+        def init_new(cls: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
+            made = original(cls, batch, *args, **kwargs)
+            try:
+                self._note(batch, made)
+            except Exception as error:  # noqa: BLE001 - the batch must go on
+                say(f"init_new: {type(error).__name__}: {error}")
+            return made
+
+        batch_class.init_new = classmethod(init_new)
+
+    def of(self, forward_batch: Any) -> list[Ticket | None] | None:
+        """One entry a request, in the batch's order; None when none of them is to be captured."""
+        tickets = getattr(forward_batch, ON_BATCH, None)
+        if tickets is None:
+            tickets = [self._by_rid.get(rid) for rid in getattr(forward_batch, "rids", None) or ()]
+        return tickets if any(tickets) else None
+
+    def _note(self, batch: Any, made: Any) -> None:
+        tickets = [self._ticket(request) for request in getattr(batch, "reqs", None) or ()]
+        if any(tickets):
+            setattr(made, ON_BATCH, tickets)
+
+    def _ticket(self, request: Any) -> Ticket | None:
+        if not isinstance(request.rid, str) or not request.rid.startswith(PREFIX):
+            return None
+        ticket: Ticket | None = getattr(request, MARK, None)
+        if ticket is None:
+            ticket = ticket_for(request.rid, len(request.origin_input_ids))
+            if ticket is None:
+                self._refuse(request.rid)
+                return None
+            setattr(request, MARK, ticket)  # a retracted request keeps it, a new request of the same id gets its own
+            self._by_rid[request.rid] = ticket
+            self._by_rid.move_to_end(request.rid)
+            while len(self._by_rid) > REMEMBERED:
+                self._by_rid.popitem(last=False)
+        return ticket
+
+    def _refuse(self, rid: str) -> None:
+        if rid not in self._refused and len(self._refused) < REMEMBERED:
+            self._refused.add(rid)
+            say(f"request id {rid[:200]!r} is no safe file name: not captured")

@@ -1,0 +1,93 @@
+"""Which rows of a forward pass belong to which sample. Pure, and equal on every rank.
+
+The rows of a pass are its requests' one after the other: request i owns ``lengths[i]`` of them, the first of which is
+position ``starts[i]`` of its prompt. A chunked prompt comes in several passes; a retracted one comes again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+PREFIX = "hs-"
+SAMPLE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,159}\Z")
+
+
+@dataclass(eq=False)
+class Ticket:
+    """One request to capture.
+
+    Args:
+        id: of the sample; the request's id without ``hs-``.
+        total: tokens of the prompt.
+        have: rows 0 to have-1 are taken.
+        over: complete, failed or superseded: what still comes of it is ignored.
+        lost: failed or superseded, and the writer knows.
+    """
+
+    id: str
+    total: int
+    have: int = 0
+    over: bool = False
+    lost: bool = False
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Consecutive rows of one sample: the pass's ``count`` rows from ``row`` are its positions from ``position``."""
+
+    ticket: Ticket
+    row: int
+    position: int
+    count: int
+    last: bool
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A sample that cannot become whole, and why."""
+
+    ticket: Ticket
+    reason: str
+
+
+def ticket_for(rid: object, total: int) -> Ticket | None:
+    """A ticket when the request asks for capture by its id, else None."""
+    if not isinstance(rid, str) or not rid.startswith(PREFIX):
+        return None
+    return Ticket(rid[len(PREFIX) :], total) if SAMPLE_ID.match(rid[len(PREFIX) :]) else None
+
+
+def place(
+    tickets: Sequence[Ticket | None], lengths: Sequence[int], starts: Sequence[int]
+) -> tuple[list[Piece], list[Failure]]:
+    """The new rows of each sample in a pass; tickets are moved on.
+
+    Rows that a sample already has (a retracted request starts again) and rows past its prompt (its own output) are
+    left out, so a sample's pieces always follow each other.
+    """
+    pieces: list[Piece] = []
+    failures: list[Failure] = []
+    row = 0
+    for ticket, length, start in zip(tickets, lengths, starts, strict=True):
+        first, row = row, row + length
+        if ticket is None or ticket.over:
+            continue
+        if start > ticket.have:
+            failures.append(Failure(ticket, _gap(ticket, start)))
+            ticket.over = True
+            continue
+        end = min(start + length, ticket.total)
+        if end > ticket.have:
+            skipped = ticket.have - start
+            last = end == ticket.total
+            pieces.append(Piece(ticket, first + skipped, ticket.have, end - ticket.have, last))
+            ticket.have, ticket.over = end, last
+    return pieces, failures
+
+
+def _gap(ticket: Ticket, start: int) -> str:
+    if ticket.have == 0:
+        return f"its first {start} rows came from a cache and were not computed"
+    return f"rows {ticket.have} to {start - 1} never came"

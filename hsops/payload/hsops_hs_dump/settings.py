@@ -1,0 +1,60 @@
+"""What was deployed (config.json beside this file) and what the launch says (two variables)."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+DUMP_DIR, RUN, CHECK_RANKS = "SGLANG_HS_DUMP_DIR", "SGLANG_HS_RUN", "SGLANG_HS_CHECK_RANKS"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to capture and where to put it.
+
+    Args:
+        identity: of the deployed patch.
+        boundaries: ascending; boundary k is the residual stream just before layer k.
+        final: ``pre-norm`` or ``none``.
+        dump_dir: where dumps, manifest and hello files go.
+        run: id of the run, for the names of hello files.
+        check_ranks: every rank writes its own dumps, rank N > 0 below ``rank<N>/``: for tests that compare ranks.
+    """
+
+    identity: str
+    boundaries: tuple[int, ...]
+    final: str
+    dump_dir: str
+    run: str
+    check_ranks: bool
+
+    @property
+    def slots(self) -> int:
+        """States kept of each row."""
+        return len(self.boundaries) + (self.final != "none")
+
+
+def load(environ: Mapping[str, str], text: str | None = None) -> Settings:
+    """The settings of this process.
+
+    Args:
+        environ: ``os.environ``.
+        text: the configuration's JSON; None reads config.json.
+
+    Raises:
+        OSError, ValueError, KeyError: there is no usable config.json.
+    """
+    if text is None:
+        with open(os.path.join(os.path.dirname(__file__), "config.json"), encoding="utf-8") as file:
+            text = file.read()
+    raw = json.loads(text)
+    return Settings(
+        identity=str(raw["identity"]),
+        boundaries=tuple(sorted({int(k) for k in raw["boundaries"]})),
+        final=str(raw["final"]),
+        dump_dir=environ[DUMP_DIR],
+        run=environ.get(RUN) or "unnamed",
+        check_ranks=environ.get(CHECK_RANKS) == "1",
+    )

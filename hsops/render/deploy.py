@@ -1,0 +1,116 @@
+"""Plans of a deploy and what came of them, for people and machines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from hsops.deploy.do import Done
+from hsops.deploy.payload import PACKAGE
+from hsops.deploy.plan import Action, Plan
+from hsops.render.progress import size
+
+WIDTH = 58
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One patch on one host.
+
+    Args:
+        host: its name.
+        plan: what was planned there.
+        warnings: about servers that run there.
+        done: what was carried out; None: nothing was.
+    """
+
+    host: str
+    plan: Plan
+    warnings: tuple[str, ...] = ()
+    done: Done | None = None
+
+
+def data(rows: list[Row], *, with_diff: bool = False) -> dict[str, Any]:
+    """For ``--json``: ``changes`` is how many files change, or changed, in all."""
+    return {"changes": sum(row.plan.changes for row in rows), "patches": [_entry(row, with_diff) for row in rows]}
+
+
+def plan_lines(rows: list[Row], *, with_diff: bool = False) -> Iterator[str]:
+    """What would be done."""
+    for row in rows:
+        yield _title(row)
+        yield from _actions(row.plan)
+        yield from (f"  warning: {text}" for text in (*row.plan.warnings, *row.warnings))
+        if with_diff:
+            yield from row.plan.diff()
+
+
+def done_lines(rows: list[Row], *, undo: str = "") -> Iterator[str]:
+    """What was done."""
+    for row in rows:
+        if row.done is None:
+            continue
+        word = "applied" if undo else "reverted"
+        line = f"{row.host} · {row.plan.patch} {row.plan.identity} {word} in {row.done.seconds:.1f} s"
+        yield f"{line:<{WIDTH}} undo: {undo}" if undo else line
+        if row.done.left:
+            yield f"  left: {', '.join(row.done.left)} (something else lies in there)"
+
+
+def status_lines(rows: list[Row]) -> Iterator[str]:
+    """How each patch stands."""
+    for row in rows:
+        yield _title(row)
+        yield from (f"  warning: {text}" for text in (*row.plan.warnings, *row.warnings))
+
+
+def _entry(row: Row, with_diff: bool) -> dict[str, Any]:
+    plan = row.plan
+    entry = {
+        "host": row.host,
+        "patch": plan.patch,
+        "state": plan.state,
+        "reason": plan.reason,
+        "identity": plan.identity,
+        "options": plan.options,
+        "sglang": plan.sglang,
+        "changes": plan.changes,
+        "actions": [{"kind": a.kind, "path": a.path, "bytes": len(a.after or b"")} for a in plan.actions],
+        "warnings": [*plan.warnings, *row.warnings],
+        "done": row.done is not None,
+    }
+    if row.done:
+        entry |= {"seconds": round(row.done.seconds, 3), "left": list(row.done.left)}
+    if with_diff:
+        entry["diff"] = "\n".join(plan.diff())
+    return entry
+
+
+def _title(row: Row) -> str:
+    plan = row.plan
+    state = plan.state + (f": {plan.reason}" if plan.reason else "")
+    return f"{row.host} · {plan.patch} {plan.identity or '-'} · SGLang {plan.sglang or '?'} · {state}"
+
+
+def _actions(plan: Plan) -> Iterator[str]:
+    inside = [action for action in plan.actions if action.path.startswith(f"{PACKAGE}/")]
+    for kind in dict.fromkeys(action.kind for action in inside):
+        some = [action for action in inside if action.kind == kind]
+        total = sum(len(action.after or action.before or b"") for action in some)
+        yield _line(kind, f"{PACKAGE}/", f"{len(some)} file{'s' * (len(some) != 1)}, {size(total)}")
+    for action in plan.actions:
+        if action not in inside:
+            yield _line(action.kind, action.path, _note(action))
+
+
+def _note(action: Action) -> str:
+    before, after = (action.before or b"").count(b"\n"), (action.after or b"").count(b"\n")
+    if action.kind == "append":
+        return f"{after - before} lines, inert unless SGLANG_HS_DUMP_DIR is set"
+    return "without the stanza" if action.kind == "restore" else f"{before} -> {after} lines"
+
+
+def _line(kind: str, path: str, note: str) -> str:
+    where = f"site-packages/{path}"
+    return f"  {kind:<7} {where:<{WIDTH - 10}} {note}"
