@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import typer
 
 from hsops import __version__
-from hsops.cli import deploy, doctor, fetch, lab
+from hsops.cli import deploy, doctor, extract, fetch, lab
 from hsops.cli.options import everywhere
 
 app = typer.Typer(
@@ -17,11 +20,13 @@ app = typer.Typer(
     help="Deploy hidden-state capture into SGLang over SSH, launch it, know why it hangs, bring the dumps home.",
 )
 
-for name, body in {
+COMMANDS: dict[str, Callable[..., Any]] = {
     "doctor": doctor.doctor,
     "deploy": deploy.deploy,
+    "extract": extract.extract,
     "fetch": fetch.fetch,
-}.items():
+}
+for name, body in COMMANDS.items():
     app.command(name)(everywhere(body))
 app.add_typer(lab.app, name="lab")
 

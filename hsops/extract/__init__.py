@@ -1,0 +1,1 @@
+"""Drives prompts through a server until the manifest has a line for each."""

@@ -13,6 +13,7 @@ from hsops.core.checksum import matches
 from hsops.core.errors import AuthenticationError, HostKeyError, HsopsError, SpaceError, UnreachableError
 from hsops.core.events import Emit, Note
 from hsops.core.meter import Meter
+from hsops.core.worker import Worker
 from hsops.fetch.folder import Folder
 from hsops.fetch.plan import Transfer, batches
 from hsops.fetch.stream import Hooks, Receiver, Trouble
@@ -100,7 +101,7 @@ class _Pull:
         self._notes: queue.SimpleQueue[Note] = queue.SimpleQueue()
         self._committer = Committer(folder, lines, self._trouble, self._fail)
         count = min(streams, len(self._batches))
-        self._workers = [threading.Thread(target=self._work, name=f"fetch-{i}", daemon=True) for i in range(count)]
+        self._workers = [Worker(self._work, f"fetch-{i}") for i in range(count)]
 
     def start(self) -> None:
         self._committer.start()
@@ -114,7 +115,9 @@ class _Pull:
             while worker.is_alive():
                 worker.join(TICK_S)
                 self._tell(meter, emit)
+            worker.check()
         self._committer.finish()
+        self._committer.check()
         self._tell(meter, emit)
 
     def end(self) -> None:
@@ -217,7 +220,7 @@ class Committer:
         self.folder, self.lines, self.trouble, self.fail = folder, lines, trouble, fail
         self.whole = 0
         self._queue: queue.Queue[Transfer | None] = queue.Queue()
-        self._thread = threading.Thread(target=self._run, name="fetch-commit", daemon=True)
+        self._thread = Worker(self._run, "fetch-commit")
 
     def start(self) -> None:
         self._thread.start()
@@ -230,6 +233,10 @@ class Committer:
         """Commit what is queued and end. Idempotent."""
         self._queue.put(None)
         self._thread.join()
+
+    def check(self) -> None:
+        """Raise what the thread raised, if it did."""
+        self._thread.check()
 
     def _run(self) -> None:
         ended = False

@@ -1,0 +1,114 @@
+"""What the manifest says, as it grows: workers wait here for their sample's line and for room on the host."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+
+from hsops.core.dumps import Sample
+from hsops.core.errors import HsopsError, SpaceError
+from hsops.extract.plan import Capture, RowSize, row_size
+from hsops.remote.dumps import News
+
+LEAST_FREE_SHARE = 0.02  # of the file system stays free: a full /dev/shm takes the server down with it
+MOST_KEPT_FREE = 1 << 30
+
+
+class Ledger:
+    """Shared by the thread that follows the manifest and the workers. The first fatal error wakes and ends them all.
+
+    Args:
+        capture: what a dump holds.
+        samples: the manifest so far; tells how large rows are.
+        free, total: bytes of the dump file system.
+    """
+
+    def __init__(self, capture: Capture, samples: Iterable[Sample], *, free: int, total: int) -> None:
+        self.capture = capture
+        self.error: HsopsError | None = None
+        self._size: RowSize | None = row_size(samples)
+        self._free, self._total = free, total
+        self._reserved: dict[str, int] = {}
+        self._lines: dict[str, tuple[int, Sample]] = {}  # id -> how many lines came for it, the last of them
+        self._changed = threading.Condition()
+
+    def apply(self, news: News) -> None:
+        """Take in what the follower heard."""
+        with self._changed:
+            for sample in news.samples:
+                count = self._lines.get(sample.id, (0, sample))[0]
+                self._lines[sample.id] = (count + 1, sample)
+            self._size = row_size(news.samples) or self._size
+            if news.space:
+                self._free, self._total = news.space
+            self._changed.notify_all()
+
+    def fail(self, error: HsopsError) -> None:
+        """End everything; the first error counts."""
+        with self._changed:
+            self.error = self.error or error
+            self._changed.notify_all()
+
+    def mark(self, id_: str) -> int:
+        """How many lines there are for a sample; ``wait`` waits for one more."""
+        with self._changed:
+            return self._lines[id_][0] if id_ in self._lines else 0
+
+    def wait(self, id_: str, mark: int, patience: float) -> Sample | None:
+        """The sample's next line after ``mark``; None when none came in ``patience`` seconds.
+
+        Raises:
+            HsopsError: everything was ended.
+        """
+
+        def there() -> bool:
+            return id_ in self._lines and self._lines[id_][0] > mark
+
+        with self._changed:
+            self._until(there, patience)
+            return self._lines[id_][1] if there() else None
+
+    def admit(self, id_: str, tokens: int) -> None:
+        """Wait until the sample's dump has room; without any dump yet, let one pass and learn from it.
+
+        Raises:
+            SpaceError: it does not fit although nothing else is under way.
+            HsopsError: everything was ended.
+        """
+        with self._changed:
+            self._until(lambda: self._fits(tokens) or not self._reserved, None)
+            if not self._fits(tokens) and self._size is not None:
+                need = self._size.sample_bytes(tokens, self.capture)
+                raise SpaceError(
+                    f"the dump file system is full: {self._free:,} bytes free, {need:,} needed for the next sample",
+                    why=f"{self._kept_free():,} bytes are kept free for the server's sake",
+                    fix="hsops fetch, remove the dumps that are home, then extract again: it continues",
+                )
+            self._reserved[id_] = self._size.sample_bytes(tokens, self.capture) if self._size else self._free
+
+    def leave(self, id_: str, written: int) -> None:
+        """The sample is settled; what it wrote counts as gone until the host tells its free bytes again."""
+        with self._changed:
+            self._reserved.pop(id_, None)
+            self._free -= written
+            self._changed.notify_all()
+
+    def _fits(self, tokens: int) -> bool:
+        if self._size is None:
+            return False
+        room = self._free - sum(self._reserved.values()) - self._kept_free()
+        return self._size.sample_bytes(tokens, self.capture) <= room
+
+    def _kept_free(self) -> int:
+        return min(int(self._total * LEAST_FREE_SHARE), MOST_KEPT_FREE)
+
+    def _until(self, true: Callable[[], bool], patience: float | None) -> None:
+        deadline = None if patience is None else time.monotonic() + patience
+        while not true():
+            if self.error is not None:
+                raise self.error
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                return
+            self._changed.wait(left)

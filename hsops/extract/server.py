@@ -1,0 +1,134 @@
+"""The server's HTTP interface: one prompt in, nothing wanted back. httpx' one door."""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from typing import Any
+
+import httpx
+
+from hsops.core.dumps import RID_PREFIX
+from hsops.core.errors import HsopsError, UnhealthyError
+from hsops.core.prompts import Prompt
+
+HEALTH_S = 25.0  # SGLang itself gives up on its health probe after 20 s
+QUICK_S = 30.0
+PATIENCE_S = 120.0
+SLOWEST_TOKENS_PER_S = 200.0  # prefill of a model on a CPU; far below any GPU
+
+
+class RejectedError(HsopsError):
+    """The server says that this request is wrong: sending it again will not help."""
+
+
+class BrokenError(HsopsError):
+    """The server failed at this request, or the connection broke; it may be dead."""
+
+
+class SilentError(HsopsError):
+    """The server did not answer in time."""
+
+
+class Server:
+    """One SGLang server behind a port of this machine.
+
+    Args:
+        port: on 127.0.0.1.
+        host: the host's name, for messages.
+        concurrency: requests at once.
+    """
+
+    def __init__(self, port: int, *, host: str, concurrency: int) -> None:
+        limits = httpx.Limits(max_connections=concurrency + 1, max_keepalive_connections=concurrency + 1)
+        self.host, self._concurrency = host, concurrency
+        # trust_env off: a proxy variable must not send prompts anywhere but into the tunnel
+        self._client = httpx.Client(base_url=f"http://127.0.0.1:{port}", limits=limits, trust_env=False)
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.close()
+
+    def check_health(self) -> None:
+        """One real probe (it generates a token).
+
+        Raises:
+            UnhealthyError: the answer is not 200.
+        """
+        try:
+            status = self._client.get("/health", timeout=HEALTH_S).status_code
+            said = f"/health says {status}"
+        except httpx.HTTPError as error:
+            status, said = 0, f"/health: {type(error).__name__}"
+        if status != 200:
+            raise UnhealthyError(
+                f"the server runs but is not healthy: {said}",
+                host=self.host,
+                why="503 is normal while it starts",
+                fix="hsops launch --wait-healthy waits for it; hsops diagnose says why it is not",
+            )
+
+    def info(self) -> dict[str, Any]:
+        """SGLang's own account of its arguments and limits."""
+        for path in ("/server_info", "/get_server_info"):  # the first since 0.5.4, the second before
+            answer = self._send("GET", path, None, QUICK_S)
+            if answer.status_code == 200:
+                found: dict[str, Any] = answer.json()
+                return found
+        return {}
+
+    def generate(self, prompt: Prompt) -> None:
+        """Send one prompt; its dump is written by the server meanwhile, or a little later.
+
+        Raises:
+            RejectedError: HTTP 400 and its like.
+            BrokenError: HTTP 500 and its like, or the connection broke.
+            SilentError: no answer in time.
+        """
+        ids = array("q", prompt.tokens)
+        if sys.byteorder == "big":
+            ids.byteswap()
+        body = {
+            "rid": RID_PREFIX + prompt.id,
+            "input_ids": ids.tolist(),
+            "sampling_params": {"max_new_tokens": 1, "temperature": 0},
+        }
+        # the prompt may wait for all the others that are under way
+        patience = PATIENCE_S + prompt.count * self._concurrency / SLOWEST_TOKENS_PER_S
+        self._judge(self._send("POST", "/generate", body, patience))
+
+    def tokenize(self, texts: list[str]) -> list[list[int]]:
+        """Token ids of texts, by the server's own tokenizer with its special tokens, as /generate would make them.
+
+        Raises:
+            RejectedError, BrokenError, SilentError: as ``generate``.
+        """
+        answer = self._send("POST", "/tokenize", {"prompt": texts}, PATIENCE_S)
+        self._judge(answer)
+        tokens: list[list[int]] = answer.json()["tokens"]
+        return tokens
+
+    def _send(self, method: str, path: str, body: dict[str, Any] | None, patience: float) -> httpx.Response:
+        timeout = httpx.Timeout(patience, connect=15.0, write=60.0, pool=None)
+        try:
+            return self._client.request(method, path, json=body, timeout=timeout)
+        except httpx.TimeoutException:
+            raise SilentError(f"{path}: no answer in {patience:.0f} s", host=self.host) from None
+        except httpx.HTTPError as error:
+            raise BrokenError(f"{path}: {error or type(error).__name__}", host=self.host) from None
+
+    def _judge(self, answer: httpx.Response) -> None:
+        if answer.status_code == 200:
+            return
+        kind = RejectedError if 400 <= answer.status_code < 500 else BrokenError
+        raise kind(f"HTTP {answer.status_code}: {_reason(answer)}", host=self.host)
+
+
+def _reason(answer: httpx.Response) -> str:
+    try:
+        error = answer.json()["error"]
+        return str(error["message"] if isinstance(error, dict) else error)[:300]
+    except (ValueError, KeyError, TypeError):
+        return " ".join(answer.text[:200].split())
