@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from hsops import __version__
-from hsops.cli import deploy, doctor, extract, fetch, lab
+from hsops.cli import deploy, doctor, extract, fetch, lab, verify
 from hsops.cli.options import everywhere
 
 app = typer.Typer(
@@ -25,6 +25,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "deploy": deploy.deploy,
     "extract": extract.extract,
     "fetch": fetch.fetch,
+    "verify": verify.verify,
 }
 for name, body in COMMANDS.items():
     app.command(name)(everywhere(body))

@@ -1,0 +1,176 @@
+"""extract.plan and extract.ledger: what to send, and when there is room for it."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+import pytest
+
+from hsops.core.dumps import Sample, token_bytes, token_hash
+from hsops.core.errors import HsopsError, SpaceError, UsageError
+from hsops.core.inventory import HsDumpPatch, ServerSpec
+from hsops.core.prompts import Prompt
+from hsops.extract.ledger import Ledger
+from hsops.extract.plan import HEADER_BYTES, Capture, RowSize, capture_of, plan, row_size
+from hsops.extract.settle import too_long
+from hsops.remote.dumps import News
+
+WANTED = Capture((1, 3), "pre-norm")
+PROMPT = Prompt("a", 4, token_bytes([5, 6, 7]))
+SAMPLE = Sample(
+    id="a",
+    status="ok",
+    tokens=3,
+    boundaries=(1, 3),
+    final="pre-norm",
+    dtype="BF16",
+    hidden_size=64,
+    bytes=2000,
+    checksum="xxh3:aaaaaaaaaaaaaaaa",
+    reason="",
+    run="r",
+    patch="p",
+    sglang="0.5.9",
+    token_hash=token_hash(token_bytes([5, 6, 7])),
+)
+
+
+def test_what_has_its_dump_is_done_and_what_failed_is_tried_again() -> None:
+    """A rerun sends only what is missing, in the file's order."""
+    prompts = [PROMPT, replace(PROMPT, id="b", line=5), replace(PROMPT, id="c", line=6)]
+    failed = replace(SAMPLE, id="b", status="failed", checksum="", bytes=0)
+
+    result = plan(prompts, {"a": SAMPLE, "b": failed}, WANTED, file="p.jsonl")
+
+    assert [p.id for p in result.todo] == ["b", "c"]
+    assert (result.done, result.faults) == ((SAMPLE,), ())
+
+
+@pytest.mark.parametrize(
+    "changes, why",
+    [
+        ({"tokens": 4}, "with 4 tokens; the prompt has 3"),
+        ({"token_hash": "sha256:0000000000000000"}, "with other token ids"),
+        ({"boundaries": (1, 4)}, "with boundaries 1, 4, final pre-norm; wanted are boundaries 1, 3, final pre-norm"),
+        ({"final": "none"}, "with boundaries 1, 3, final none; wanted are boundaries 1, 3, final pre-norm"),
+    ],
+)
+def test_a_dump_of_something_else_under_the_same_id_is_a_fault(changes: dict[str, object], why: str) -> None:
+    """It is neither taken for done nor overwritten; the prompt's line is named."""
+    result = plan([PROMPT], {"a": replace(SAMPLE, **changes)}, WANTED, file="p.jsonl")  # type: ignore[arg-type]
+
+    (fault,) = result.faults
+    assert (fault.file, fault.line) == ("p.jsonl", 4)
+    assert fault.message == f"the host has a dump of 'a' already, {why}"
+
+
+def test_a_dump_without_token_hash_is_told_by_its_length() -> None:
+    """An older writer: the best there is."""
+    assert plan([PROMPT], {"a": replace(SAMPLE, token_hash="")}, WANTED, file="p").done
+
+
+def test_capture_comes_from_the_servers_patch() -> None:
+    """Sorted, as the manifest has it; a server without the patch captures nothing."""
+    patches = {"hs": HsDumpPatch(name="hs", boundaries=(3, 1, 3))}
+    server = ServerSpec(name="s", host="h", model="/m", patches=("hs",))
+
+    assert capture_of(server, patches) == WANTED
+    with pytest.raises(UsageError):
+        capture_of(server.model_copy(update={"patches": ()}), patches)
+
+
+def test_sizes_are_tokens_times_slots_times_hidden_times_item() -> None:
+    """Plus eight bytes a token id and the header."""
+    size = row_size([replace(SAMPLE, dtype="F32"), SAMPLE])
+
+    assert size == RowSize(64, 2)
+    assert size.sample_bytes(10, WANTED) == 10 * 3 * 64 * 2 + 80 + HEADER_BYTES
+    assert row_size([replace(SAMPLE, status="failed")]) is None
+
+
+def test_prompts_that_the_server_cannot_take() -> None:
+    """SGLang's scheduler refuses the limit itself."""
+    assert [f.line for f in too_long([PROMPT], 3, file="p", name="s")] == [4]
+    assert too_long([PROMPT], 4, file="p", name="s") == []
+    assert too_long([PROMPT], None, file="p", name="s") == []
+
+
+def ledger(*samples: Sample, free: int = 1 << 30, total: int = 1 << 30) -> Ledger:
+    """A ledger that knows ``samples``."""
+    return Ledger(WANTED, samples, free=free, total=total)
+
+
+def in_thread(work: object) -> threading.Thread:
+    """Start something that will block."""
+    thread = threading.Thread(target=work, daemon=True)  # type: ignore[arg-type]
+    thread.start()
+    return thread
+
+
+def test_a_line_wakes_its_waiter_and_an_old_line_does_not() -> None:
+    """A retry must not take the failed line of the attempt before for its own."""
+    held = ledger()
+    held.apply(News(samples=(replace(SAMPLE, status="failed"),)))
+    mark = held.mark("a")
+
+    assert held.wait("a", mark, 0.01) is None
+    held.apply(News(samples=(SAMPLE,)))
+    assert held.wait("a", mark, 5) is SAMPLE
+
+
+def test_the_first_sample_teaches_the_size() -> None:
+    """Nothing is known before the first dump: one prompt goes alone."""
+    held = ledger()
+    held.admit("a", 3)
+    second = threading.Event()
+    thread = in_thread(lambda: (held.admit("b", 3), second.set()))
+
+    assert not second.wait(0.1)
+    held.apply(News(samples=(SAMPLE,)))
+    held.leave("a", 2000)
+
+    assert second.wait(5)
+    thread.join(5)
+
+
+def test_room_is_reserved_and_given_back() -> None:
+    """Dumps under way count before statvfs can see them; 2 % stay free."""
+    need = RowSize(64, 2).sample_bytes(3, WANTED)
+    held = ledger(SAMPLE, free=2 * need + 200, total=10_000)
+    held.admit("a", 3)
+    held.admit("b", 3)
+    third = threading.Event()
+    thread = in_thread(lambda: (held.admit("c", 3), third.set()))
+
+    assert not third.wait(0.1)
+    held.apply(News(space=(4 * need, 10_000)))
+
+    assert third.wait(5)
+    thread.join(5)
+
+
+def test_a_full_file_system_ends_it_with_a_reason() -> None:
+    """When nothing is under way, waiting would be for ever."""
+    with pytest.raises(SpaceError, match="2,000 bytes free"):
+        ledger(SAMPLE, free=2000, total=10_000).admit("a", 3)
+
+
+def test_a_fatal_error_wakes_everybody() -> None:
+    """The first error counts."""
+    held = ledger(SAMPLE)
+    raised: list[HsopsError] = []
+
+    def wait() -> None:
+        try:
+            held.wait("a", 0, 60)
+        except HsopsError as error:
+            raised.append(error)
+
+    thread = in_thread(wait)
+    first = HsopsError("the server died")
+    held.fail(first)
+    held.fail(HsopsError("and something else"))
+    thread.join(5)
+
+    assert raised == [first]
