@@ -17,7 +17,7 @@ from hsops.lab import cache, environment, model, packages, practice, processes, 
 from hsops.lab.layout import Layout, layout
 from hsops.lab.record import Record
 
-END_PATIENCE_S = 20.0
+GRACE_S, END_PATIENCE_S = 3.0, 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,14 +114,19 @@ def down(home: Path | None = None, *, purge: bool = False) -> list[processes.Fou
         return []
     _refuse_foreign(place)
     with cache.locked(place.lock):
+        ended = _end_processes(place)  # first: a server that a session started in the foreground would hold up sshd
         sshd.stop(place.sshd)
-        ended = processes.end_all(place.python.parent, patience=END_PATIENCE_S)
+        ended += _end_processes(place)  # what a client has started meanwhile
         if left := processes.running_from(place.python.parent):
             names = ", ".join(f"{p.pid} ({p.title})" for p in left)
             raise LabError(f"these processes of the lab do not end: {names}")
         if purge:
             shutil.rmtree(place.home)
     return ended
+
+
+def _end_processes(place: Layout) -> list[processes.Found]:
+    return processes.end_all(place.python.parent, grace=GRACE_S, patience=END_PATIENCE_S)
 
 
 @dataclass(frozen=True, slots=True)

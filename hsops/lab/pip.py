@@ -18,6 +18,7 @@ from hsops.core.events import Emit, Progress
 
 QUIET = ("--no-input", "--disable-pip-version-check", "--progress-bar", "off")
 LAST_WORDS = 6
+NEXT = ("Collecting ", "Requirement already satisfied")
 MIRROR = "pip takes your own settings: PIP_INDEX_URL, PIP_EXTRA_INDEX_URL, PIP_CERT, ~/.config/pip/pip.conf"
 
 
@@ -54,8 +55,11 @@ class Pip:
         with _child(argv, self.deadline_s) as child:
             for line in child.lines():
                 self._said.append(line)
-                seen += line.startswith(("Collecting ", "Requirement already satisfied"))
-                self.emit(Progress(task, min(seen, total) if total else seen, total, "packages", detail=_short(line)))
+                seen += line.startswith(NEXT)
+                if line.startswith((*NEXT, "Installing ")):
+                    self.emit(
+                        Progress(task, min(seen, total) if total else seen, total, "packages", detail=_short(line))
+                    )
         if child.late:
             raise LabError(f"{what}: pip was not done after {self.deadline_s:g} s", why=self.last_words(), fix=MIRROR)
         if child.status != 0:

@@ -70,16 +70,16 @@ def running_from(folder: Path) -> list[Found]:
     return [Found(pid, started, title) for pid, started, title in found if started is not None]
 
 
-def end_all(folder: Path, *, patience: float) -> list[Found]:
+def end_all(folder: Path, *, grace: float, patience: float) -> list[Found]:
     """End everything that ``running_from(folder)`` finds, until nothing is left; returns what was ended.
 
-    First a SIGTERM, then, after half of ``patience`` seconds, SIGKILL. What still lives after all of it is left for
+    First a SIGTERM, then, after ``grace`` seconds, SIGKILL. What still lives after ``patience`` seconds is left for
     the caller to find.
     """
     ended: dict[tuple[int, int], Found] = {}
     started = time.monotonic()
     while (alive := running_from(folder)) and time.monotonic() - started < patience:
-        force = time.monotonic() - started >= patience / 2
+        force = time.monotonic() - started >= grace
         for process in alive:
             if force or (process.pid, process.started) not in ended:
                 ended[process.pid, process.started] = process

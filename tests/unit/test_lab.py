@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -95,3 +96,29 @@ def test_a_long_line_of_pip_keeps_its_end() -> None:
 
     assert len(short) <= 103
     assert short.endswith("0.899)")
+
+
+REPOSITORY = Path(__file__).parents[2] / "inventory.yaml"
+
+
+def test_the_repositorys_inventory_is_the_default_lab(tmp_path: Path) -> None:
+    """What ``hsops lab up`` writes for ~/.hsops-lab, word for word in its values."""
+    path = tmp_path / "inventory.yaml"
+    path.write_text(practice.inventory("~/.hsops-lab", tp=2, cpus=[0, 1]))
+
+    assert load(REPOSITORY) == load(path)
+
+
+def test_the_commented_part_of_the_repositorys_inventory_is_valid(tmp_path: Path) -> None:
+    """Taking away the ``#`` in column 1, as the file says, gives an inventory with the real host."""
+    text = re.sub(r"^#(?=  |\S)", "", REPOSITORY.read_text(), flags=re.MULTILINE)
+    path = tmp_path / "inventory.yaml"
+    path.write_text(text)
+
+    inventory = load(path)
+
+    kimi = inventory.servers["kimi-k2.5"]
+    assert (kimi.host, kimi.tp, kimi.nccl) == ("rtx8", 8, "pcie-p2p")
+    assert inventory.patches[kimi.patches[0]].boundaries == (3, 31, 59)
+    assert inventory.groups == {"blackwell": ("rtx8",)}
+    assert inventory.servers["tiny"] == load(REPOSITORY).servers["tiny"]

@@ -12,9 +12,15 @@ from __future__ import annotations
 
 from . import hooks
 
+_done: set[str] = set()  # site reads the .pth files of a virtual environment twice
+
 
 def start(sglang: str) -> None:
     """Prepare this interpreter for SGLang ``sglang`` (its version)."""
+    if "start" in _done:
+        return
+    _done.add("start")
+
     from .cpu import patches
     from .standins import Finder, wanted
 
@@ -26,6 +32,10 @@ def start(sglang: str) -> None:
 
 def fault(name: str) -> None:
     """Break it in the way ``name`` of ``faults.FAULTS`` says."""
+    if name in _done:
+        return
+    _done.add(name)
+
     from .faults import FAULTS
 
     for module, patch in FAULTS[name].hooks:
