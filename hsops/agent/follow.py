@@ -11,7 +11,7 @@ from hsops.agent import logs, procs, protocol
 from hsops.agent.rundir import RunDir, find_run
 
 _TICK_S = 0.1  # how often log and state are looked at: two stat calls
-_VITALS_S = 1.0
+_VITALS_S = 0.5
 _BEAT_S = 2.0
 _COMPILERS = frozenset(("nvcc", "cicc", "ptxas", "cudafe++", "cc1plus", "g++", "gcc", "c++", "clang", "ninja", "ld"))
 

@@ -63,8 +63,13 @@ class RunDir:
             "ranks": state.get("ranks", {}),
             "helpers": state.get("helpers", {}),
             "rank_pids": state.get("rank_pids", {}),
+            "uptime_s": max(0.0, self._until(state) - state.get("started", time.time())),
             "left": [p.pid for p in self.processes(state)] if state["phase"] != "running" else [],
         }
+
+    @staticmethod
+    def _until(state: "dict[str, Any]") -> float:
+        return float((state.get("exit") or {}).get("time", time.time()))
 
     def state(self) -> "dict[str, Any]":
         """state.json with the phase as it is now: ``running`` only while the server's own process is there.

@@ -29,7 +29,7 @@ def start(params: "dict[str, Any]") -> "dict[str, Any]":
 
     ``params``: server, model, tp, port (0: a free one), host (that it listens on), argv, env, spec_hash, dump_dir ("":
     none), patches, needs (importable packages). The words ``{python}``, ``{model}`` and ``{port}`` of argv, and
-    ``{run}`` and ``{run_dir}`` in values of env, are filled in.
+    ``{run}``, ``{run_dir}`` and ``{dump_dir}`` in values of env, are filled in.
 
     Raises:
         Refusal: no-sglang, model-missing, dump-dir-not-writable, port-taken, port-unusable, already-running,
@@ -43,7 +43,7 @@ def start(params: "dict[str, Any]") -> "dict[str, Any]":
         _refuse_second(params)
         port = _port(int(params["port"]), str(params.get("host") or "127.0.0.1"))
         run = _new_run(params)
-        env = {k: v.replace("{run_dir}", run.path).replace("{run}", run.id) for k, v in params["env"].items()}
+        env = {name: _filled(value, run, dump_dir) for name, value in params["env"].items()}
         known = {"{python}": sys.executable, "{model}": model, "{port}": str(port)}
         spec = {
             "id": run.id,
@@ -58,6 +58,10 @@ def start(params: "dict[str, Any]") -> "dict[str, Any]":
         run.write("spec.json", spec)
         _launch(run, env)
         return {"run": run.describe()}
+
+
+def _filled(value: str, run: RunDir, dump_dir: str) -> str:
+    return value.replace("{run_dir}", run.path).replace("{run}", run.id).replace("{dump_dir}", dump_dir)
 
 
 def _refuse_second(params: "dict[str, Any]") -> None:

@@ -146,7 +146,8 @@ class Supervisor:
         for proc in procs.tree(os.getpid()):
             if proc.pid not in self._watched and not proc.zombie:
                 role = procs.role(procs.title(proc.pid))
-                if role:
+                # a rank that forks (for lscpu, a compiler ...) lends its title to the child until that execs
+                if role and procs.role(procs.title(proc.ppid)) != role:
                     self._watch(proc.pid, role)
 
     def _watch(self, pid: int, role: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from hsops import __version__
-from hsops.cli import deploy, doctor, extract, fetch, lab, verify
+from hsops.cli import deploy, doctor, extract, fetch, lab, launch, logs, status, stop, verify
 from hsops.cli.options import everywhere
 
 app = typer.Typer(
@@ -23,6 +23,10 @@ app = typer.Typer(
 COMMANDS: dict[str, Callable[..., Any]] = {
     "doctor": doctor.doctor,
     "deploy": deploy.deploy,
+    "launch": launch.launch,
+    "status": status.status,
+    "logs": logs.logs,
+    "stop": stop.stop,
     "extract": extract.extract,
     "fetch": fetch.fetch,
     "verify": verify.verify,

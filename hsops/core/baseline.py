@@ -31,7 +31,7 @@ class GoodRun:
         sglang: version.
         recorded: seconds since the epoch.
         steps: milestone id -> when it was complete.
-        lines: of the log when the server was healthy.
+        lines: of the log when the server was healthy, without those that health probes caused.
         seconds: from the launch to healthy.
     """
 
@@ -49,7 +49,7 @@ class Comparison:
     """A log against good runs.
 
     Args:
-        lines: of the log now.
+        lines: of the log now, without those that health probes caused.
         good_lines: fewest and most lines of good runs when healthy.
         here: fewest and most lines of good runs at the last milestone reached; None when none was reached.
         next: the next milestone's id; "" when the server is ready.
@@ -129,7 +129,8 @@ def good_run(
             times = [mark.time - utc_offset - started for mark in marks if mark.time is not None]
             if times:
                 steps[milestone.id] = Step(max(mark.line for mark in marks), max(0.0, round(max(times), 1)))
-    return GoodRun(run, spec_hash, sglang, now, steps, summary.lines, round(now - started, 1))
+    lines = summary.lines - summary.probe_lines
+    return GoodRun(run, spec_hash, sglang, now, steps, lines, round(now - started, 1))
 
 
 def compare(baseline: Baseline, summary: LogSummary) -> Comparison | None:
@@ -140,7 +141,7 @@ def compare(baseline: Baseline, summary: LogSummary) -> Comparison | None:
     reached = baseline.seconds_to(last.id) if last else 0.0
     due = baseline.seconds_to(upcoming.id) if upcoming else None
     return Comparison(
-        lines=summary.lines,
+        lines=summary.lines - summary.probe_lines,
         good_lines=baseline.lines,
         here=baseline.lines_at(last.id) if last else None,
         next=upcoming.id if upcoming else "",

@@ -29,6 +29,16 @@ class Note(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class Picture(Event):
+    """The whole state as a block of lines that a terminal redraws in place; shown nowhere else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trace(Event):
+    """A step that the picture shows anyway: a line in a pipe, an event in JSON, nothing beside a picture."""
+
+
+@dataclass(frozen=True, slots=True)
 class Progress(Event):
     """How far a long thing is.
 

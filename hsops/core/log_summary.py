@@ -35,6 +35,8 @@ class LogSummary:
 
     Args:
         lines: complete lines, as ``wc -l`` counts; bytes: all that was fed.
+        probe_lines: lines that health probes cause, ours or others': no sign of work.
+        messages: all other messages; a bar's redraws count.
         reached: milestone id -> rank -> first mark; the rank of a milestone that is said once is ``""``.
         rank_lines: rank -> its tagged lines; ``""`` counts the lines without a tag.
         templates: message with its figures blanked -> rank -> count. At most ``LogReader.TEMPLATES`` kinds.
@@ -50,6 +52,8 @@ class LogSummary:
 
     lines: int
     bytes: int
+    probe_lines: int
+    messages: int
     reached: Mapping[str, Mapping[str, Mark]]
     rank_lines: Mapping[str, int]
     templates: Mapping[str, Mapping[str, int]]

@@ -18,6 +18,7 @@ _BLANK = re.compile(
     r"0x[0-9a-f]+|'[^']*'|\"[^\"]*\"|\b[0-9a-f]{16,}\b"  # addresses, quoted words, hashes
     r"|(?:/[\w.+-]+){2,}/?|[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?"  # paths, figures
 )
+_PROBE = re.compile(r'"GET /health(_generate)? HTTP/|^Health check failed\. Server couldn')
 _ARGUMENT = re.compile(r"(?P<key>\w+)'?[=:] ?(?:'(?P<text>[^']*)'|(?P<word>[^\s,)}]+))")
 _WANTED = frozenset(
     [
@@ -67,6 +68,7 @@ class LogReader:
         self._first_time: float | None = None
         self._last_time: float | None = None
         self._highest = -1  # of the TP tags seen
+        self._probe_lines = self._messages = 0
 
     def feed(self, data: bytes) -> None:
         """Read on."""
@@ -83,6 +85,8 @@ class LogReader:
         return LogSummary(
             lines=self._lines.lines,
             bytes=self._lines.bytes,
+            probe_lines=self._probe_lines,
+            messages=self._messages,
             reached={name: dict(marks) for name, marks in self._reached.items()},
             rank_lines=dict(self._rank_lines),
             templates={text: dict(counts) for text, counts in self._templates.items()},
@@ -128,6 +132,10 @@ class LogReader:
             self._reached.setdefault(milestone.id, {}).setdefault(rank, Mark(record.line, record.time))
 
     def _count(self, record: Record, text: str) -> None:
+        if _PROBE.search(record.text):
+            self._probe_lines += 1
+        else:
+            self._messages += 1
         self._rank_lines[record.rank] = self._rank_lines.get(record.rank, 0) + (record.ended_by == "\n")
         if text not in self._templates and len(self._templates) >= self.TEMPLATES:
             text = "..."

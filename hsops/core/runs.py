@@ -53,6 +53,7 @@ class Run:
         helpers: the same for ``detokenizer`` and other processes with a title of SGLang's.
         rank_pids: ``TP0``, ``detokenizer`` ... -> pid.
         left: pids that outlived a server that has ended.
+        uptime_s: seconds from its start until now or its end, by the host's clock.
     """
 
     id: str
@@ -74,6 +75,7 @@ class Run:
     helpers: dict[str, Exit | None] = field(default_factory=dict)
     rank_pids: dict[str, int] = field(default_factory=dict)
     left: tuple[int, ...] = ()
+    uptime_s: float = 0.0
 
     @property
     def alive(self) -> bool:

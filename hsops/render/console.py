@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hsops.core.errors import HsopsError
-from hsops.core.events import Event, Progress
+from hsops.core.events import Event, Picture, Progress, Trace
 from hsops.render import progress
 from hsops.render.describe import describe
 
@@ -49,11 +49,17 @@ class Console:
         self.color = color and self.terminal
         self._pace = progress.Pace()
         self._live_shown = False
+        self._block = 0  # lines of the picture on the screen
 
     def emit(self, event: Event) -> None:
         """Show one event: a JSON line, or lines on stderr for people."""
-        if self.as_json:
+        if isinstance(event, Picture):
+            if self.terminal:
+                self._picture(list(describe(event)))
+        elif self.as_json:
             self._json({"schema": SCHEMA, "command": self.command, **event.as_json()})
+        elif isinstance(event, Trace) and self.terminal:
+            pass
         elif isinstance(event, Progress):
             if self.terminal:
                 self._live(progress.line(event))
@@ -70,6 +76,7 @@ class Console:
         else:
             if self._live_shown:
                 print(file=sys.stderr)
+            self._block = 0  # the last picture stays
             for line in outcome.lines:
                 print(line)
             sys.stdout.flush()
@@ -80,6 +87,7 @@ class Console:
         if self.as_json:
             self._envelope(ok=False, data={}, errors=error.as_json())
             return error.exit_code
+        self._block = 0
         where = f"{error.host}: " if error.host else ""
         notes = [f"  {label}: {text}" for label, text in (("why", error.why), ("fix", error.fix)) if text]
         self._say(f"{where}{error.message}", *notes)
@@ -99,8 +107,27 @@ class Console:
         print(f"\r\x1b[K{text[:width]}", end="", file=sys.stderr, flush=True)
         self._live_shown = True
 
+    def raw(self, data: bytes) -> None:
+        """Bytes for stdout exactly as they are: ``hsops logs``."""
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+
+    def _picture(self, lines: list[str]) -> None:
+        """Redraw the block of lines of a terminal."""
+        width = shutil.get_terminal_size().columns - 1
+        self._erase()
+        print("\n".join(text[:width] for text in lines), file=sys.stderr, flush=True)
+        self._block = len(lines)
+
+    def _erase(self) -> None:
+        if self._block:
+            print(f"\x1b[{self._block}F\x1b[J", end="", file=sys.stderr)
+            self._block = 0
+
     def _say(self, *lines: str) -> None:
-        """Print lines on stderr, above nothing: a live line ends first."""
+        """Print lines on stderr, above nothing: a live line ends first, a picture is drawn again below."""
+        if lines:
+            self._erase()
         if self._live_shown and lines:
             print(file=sys.stderr)
             self._live_shown = False

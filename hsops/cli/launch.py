@@ -1,0 +1,163 @@
+"""``hsops launch``: start a server, and know that it is healthy."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hsops.cli.wiring import Session, run
+from hsops.core.errors import UsageError
+from hsops.render.console import Outcome
+
+if TYPE_CHECKING:
+    from hsops.core.inventory import ServerSpec
+    from hsops.core.runs import Run
+    from hsops.launch.plan import Plan
+    from hsops.launch.start import Started
+    from hsops.launch.wait import Healthy, Stalled
+    from hsops.remote.agent import Agent
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the command line asks for; ``timeout`` and ``stall_after`` in seconds, None for the defaults."""
+
+    server: str | None = None
+    check: bool = False
+    wait: bool = False
+    replace: bool = False
+    timeout: float | None = None
+    stall_after: float | None = None
+
+
+def launch(
+    ctx: typer.Context,
+    server: Annotated[str, typer.Argument(metavar="[SERVER]", help="A server of the inventory [the default].")] = "",
+    *,
+    check: Annotated[bool, typer.Option("--check", help="Only show the command and its environment.")] = False,
+    wait: Annotated[bool, typer.Option("--wait-healthy", help="Watch until it really answers.")] = False,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Stop a run that is another, or not healthy, first.")
+    ] = False,
+    timeout: Annotated[float | None, typer.Option(metavar="SECONDS", min=1, help="Longest wait [7200].")] = None,
+    stall_after: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", min=1, help="Least silence that is a stall [120; 300 the first time]."),
+    ] = None,
+) -> None:
+    """Start a server detached; with --wait-healthy watch every rank until it answers, dies or stalls."""
+    wish = Wish(server or None, check, wait, replace, timeout, stall_after)
+    run(ctx, "launch", lambda session: bring_up(session, wish))
+
+
+def bring_up(session: Session, wish: Wish) -> Outcome:
+    """The command's body, for playbooks too."""
+    from hsops.render import launch as render
+
+    if wish.check and (wish.wait or wish.replace):
+        raise UsageError("--check only looks; it goes with neither --wait-healthy nor --replace")
+    spec = session.server(wish.server)
+    agent = session.agent(spec.host)
+    plan = _plan(session, agent, spec)
+    if wish.check:
+        shown = asdict(plan) | {"command": str(plan.command), "secrets": len(plan.secrets)}
+        return Outcome({"plan": _masked(shown, plan)}, render.plan_lines(plan))
+    started, healthy = _start(session, agent, plan, wish)
+    data: dict[str, Any] = {"run": asdict(started.run), "fresh": started.fresh, "notes": list(plan.notes)}
+    if healthy:
+        line = f"already healthy, nothing to do · run {started.run.id} · port {started.run.port}"
+        return Outcome({**data, "healthy": True}, [line])
+    if not wish.wait:
+        how = "started" if started.fresh else "already there, not healthy yet"
+        line = f"{spec.name}: run {started.run.id} {how} · pid {started.run.pid} · port {started.run.port}"
+        return Outcome({**data, "healthy": None}, [line, "watch it: hsops launch --wait-healthy"])
+    return _wait(session, spec, plan, started, wish)
+
+
+def _plan(session: Session, agent: Agent, spec: ServerSpec) -> Plan:
+    from hsops.launch.plan import plan
+    from hsops.launch.start import inspect
+
+    patches = [session.inventory.patches[name] for name in spec.patches]
+    captures = any(patch.kind == "hs-dump" for patch in patches)
+    return plan(spec, session.inventory.hosts[spec.host], inspect(agent, spec, patches), captures=captures)
+
+
+def _start(session: Session, agent: Agent, plan: Plan, wish: Wish) -> tuple[Started, bool]:
+    """The run, and whether it was there and healthy already."""
+    from hsops.core.events import Note
+    from hsops.launch.health import is_healthy
+    from hsops.launch.start import ensure
+    from hsops.remote.runs import current_run
+
+    there = current_run(agent, plan.server)
+    healthy = False
+    if there and there.spec_hash == plan.spec_hash:
+        with agent.host.tunnel(there.port) as port:
+            healthy = is_healthy(port, plan.api_key)
+    started = ensure(agent, plan, replace=wish.replace, healthy=healthy, emit=session.console.emit)
+    if started.fresh:
+        for note in plan.notes:
+            session.console.emit(Note(note, plan.host))
+    return started, healthy and not started.fresh
+
+
+def _wait(session: Session, spec: ServerSpec, plan: Plan, started: Started, wish: Wish) -> Outcome:
+    from hsops.launch.wait import DEFAULT_TIMEOUT_S, Healthy, Patience, wait_healthy
+    from hsops.remote.runs import read_baseline, write_baseline
+    from hsops.render import launch as render
+
+    agent = session.agent(spec.host)
+    baseline = read_baseline(agent, spec.name)
+    try:
+        found = wait_healthy(
+            agent,
+            started.run,
+            baseline=baseline.of(plan.spec_hash),
+            captures=bool(plan.dump_dir),
+            patience=Patience(wish.timeout or DEFAULT_TIMEOUT_S, wish.stall_after),
+            emit=session.console.emit,
+            fresh=started.fresh,
+            nccl=spec.nccl or "",
+            api_key=plan.api_key,
+        )
+    except KeyboardInterrupt:
+        return _left(started.run)
+    if isinstance(found, Healthy):
+        write_baseline(agent, baseline.with_run(found.good))
+        return Outcome({**_data(found), "fresh": started.fresh}, render.healthy_lines(found))
+    return _stalled(session, spec, found)
+
+
+def _stalled(session: Session, spec: ServerSpec, found: Stalled) -> Outcome:
+    from hsops.core.events import Note
+    from hsops.render import launch as render
+
+    for line in render.stalled_lines(found):
+        session.console.emit(Note(line, spec.host))
+    lines = ["exit 7; the server still runs: hsops diagnose looks into it, hsops stop ends it"]
+    error = {"type": "UnhealthyError", "message": f"{spec.name} stalled", "host": spec.host, "fix": "hsops diagnose"}
+    return Outcome(_data(found), lines, exit_code=7, errors=(error,))
+
+
+def _left(run: Run) -> Outcome:
+    lines = [f"left; {run.server} stays, as run {run.id}   hsops status, hsops launch --wait-healthy, hsops stop"]
+    return Outcome({"run": asdict(run), "healthy": None, "left": True}, lines, exit_code=130)
+
+
+def _data(found: Healthy | Stalled) -> dict[str, Any]:
+    from hsops.launch.wait import Healthy
+
+    log = {"lines": found.summary.lines, "stage": found.summary.stage}
+    data: dict[str, Any] = {"run": asdict(found.run), "healthy": isinstance(found, Healthy), "log": log}
+    if isinstance(found, Healthy):
+        return {**data, "seconds": found.seconds}
+    return {**data, "stalled": {"silent_s": found.silent_s, "limit_s": found.limit_s, "usual_s": found.usual_s}}
+
+
+def _masked(shown: dict[str, Any], plan: Plan) -> dict[str, Any]:
+    """No secret in JSON either."""
+    argv = ["***" if word in plan.secrets else word for word in shown["argv"]]
+    return {**shown, "argv": argv, "env": dict(plan.command.env)}

@@ -1,0 +1,171 @@
+"""From a server of the inventory to the command that starts it. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hsops.core.command import Command
+from hsops.core.errors import ConfigError, Fault
+from hsops.core.inventory import HostSpec, Scalar, ServerSpec
+from hsops.launch import nccl, needs
+
+# fields of a server that SGLang takes as flags: a second value in args would contradict the first
+_FIELDS = {
+    "model": "model", "model-path": "model", "port": "port",
+    "tp": "tp", "tp-size": "tp", "tensor-parallel-size": "tp",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Deployed:
+    """What is on the host.
+
+    Args:
+        sglang: its version; "" when unknown.
+        patches: name -> identity of the patches of this server that are applied.
+    """
+
+    sglang: str
+    patches: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to start.
+
+    Args:
+        server: its name; host: the host's.
+        argv: words; ``{python}``, ``{model}`` and ``{port}`` are filled in on the host.
+        env: added to the environment of the host's user.
+        model, tp, port: of the server; port 0 means a free one.
+        listen: the address it listens on.
+        dump_dir: on the host; "" without hs-dump.
+        deployed: what it was planned for.
+        notes: what was added, and why; for people.
+        spec_hash: equal for equal plans.
+        secrets: values never to show.
+    """
+
+    server: str
+    host: str
+    python: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    model: str
+    tp: int
+    port: int
+    listen: str
+    dump_dir: str
+    deployed: Deployed
+    notes: tuple[str, ...]
+    spec_hash: str
+    secrets: tuple[str, ...]
+
+    @property
+    def command(self) -> Command:
+        """The command line for people, with secrets masked when printed."""
+        known = {"{python}": self.python, "{model}": self.model, "{port}": str(self.port or "auto")}
+        env = {name: value.replace("{dump_dir}", self.dump_dir) for name, value in self.env.items()}
+        return Command(tuple(known.get(word, word) for word in self.argv), env, self.secrets)
+
+    @property
+    def api_key(self) -> str:
+        """What probes must present; "" without."""
+        return self.argv[self.argv.index("--api-key") + 1] if "--api-key" in self.argv else ""
+
+    def request(self) -> dict[str, Any]:
+        """The parameters of the agent's ``run-start``."""
+        return {
+            "server": self.server,
+            "model": self.model,
+            "tp": self.tp,
+            "port": self.port,
+            "host": self.listen,
+            "argv": list(self.argv),
+            "env": dict(self.env),
+            "spec_hash": self.spec_hash,
+            "dump_dir": self.dump_dir,
+            "patches": dict(self.deployed.patches),
+            "needs": ["sglang"],
+        }
+
+
+def plan(server: ServerSpec, host: HostSpec, deployed: Deployed, *, captures: bool) -> Plan:
+    """The command and environment of ``server``.
+
+    Args:
+        captures: one of its patches is hs-dump.
+
+    Raises:
+        ConfigError: the server's entry contradicts itself; every fault at once.
+    """
+    args = {name.lstrip("-").replace("_", "-"): value for name, value in server.args.items()}
+    faults = [*_faults(server, args, deployed.sglang, captures=captures)]
+    if faults:
+        raise ConfigError(faults)
+    added = needs.missing(args, deployed.sglang) if captures else {}
+    args = {name: value for name, value in args.items() if name not in _FIELDS}
+    words = [word for name, value in {**args, **dict.fromkeys(added, True)}.items() for word in _words(name, value)]
+    head = ("{python}", "-m", "sglang.launch_server", "--model-path", "{model}", "--tp-size", str(server.tp))
+    argv = (*head, "--port", "{port}", *words)
+    dump_dir = f"{host.dumps}/{server.name}" if captures else ""
+    env = {
+        **(nccl.PROFILES[server.nccl].env if server.nccl else {}),
+        **({"SGLANG_HS_DUMP_DIR": "{dump_dir}", "SGLANG_HS_RUN": "{run}"} if captures else {}),
+        **server.env,
+    }
+    port = 0 if server.port == "auto" else int(server.port)
+    return Plan(
+        server=server.name,
+        host=host.name,
+        python=host.python,
+        argv=argv,
+        env=env,
+        model=server.model,
+        tp=server.tp,
+        port=port,
+        listen=str(args.get("host", "127.0.0.1")),
+        dump_dir=dump_dir,
+        deployed=deployed,
+        notes=tuple(f"added --{flag}: {why}" for flag, why in added.items()),
+        spec_hash=_hash(argv, env, server, host, deployed),
+        secrets=tuple(str(args[name]) for name in ("api-key", "admin-api-key") if name in args),
+    )
+
+
+def _faults(server: ServerSpec, args: needs.Args, sglang: str, *, captures: bool) -> Iterator[Fault]:
+    for name, value in args.items():
+        field = _FIELDS.get(name)
+        if field and str(value) != str(getattr(server, field)):
+            yield _fault(server, f"args.{name}", f"{value!r} contradicts {field}: {getattr(server, field)!r}; keep one")
+    if server.nccl and server.nccl not in nccl.PROFILES:
+        yield _fault(server, "nccl", f"no profile {server.nccl!r}; there are {', '.join(nccl.PROFILES)}")
+    for name in server.env:
+        if meant := nccl.misspelt(name):
+            yield _fault(server, f"env.{name}", f"not a variable that NCCL reads; did you mean {meant}?")
+    if captures:
+        for flag, why in needs.contradictions(args, sglang).items():
+            yield _fault(server, f"args.{flag}", why)
+
+
+def _fault(server: ServerSpec, where: str, message: str) -> Fault:
+    return Fault("inventory", 0, 0, f"servers.{server.name}.{where}", message)
+
+
+def _words(name: str, value: Scalar | list[Scalar]) -> Iterator[str]:
+    """``true`` is the bare flag, ``false`` is no flag, a list is the flag followed by its values."""
+    if value is False:
+        return
+    yield f"--{name}"
+    if value is not True:
+        for item in value if isinstance(value, list) else [value]:
+            yield str(item)
+
+
+def _hash(argv: tuple[str, ...], env: Mapping[str, str], server: ServerSpec, host: HostSpec, deployed: Deployed) -> str:
+    whole = [argv, dict(env), server.model, server.port, host.python, deployed.sglang, dict(deployed.patches)]
+    return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:12]

@@ -1,0 +1,110 @@
+"""Ask the host for a run of the plan: once. A launch that finds what it wants does nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hsops.core.deadline import QUICK
+from hsops.core.errors import AgentError, HsopsError
+from hsops.core.events import Emit, Note
+from hsops.core.inventory import HsDumpPatch, ServerSpec
+from hsops.core.runs import Run, parse_run
+from hsops.launch.plan import Deployed, Plan
+from hsops.remote.agent import Agent
+from hsops.remote.runs import list_runs, stop_run
+
+_FIXES = {
+    "no-sglang": "set hosts.<name>.python in inventory.yaml to the interpreter that has SGLang; check: hsops doctor",
+    "model-missing": "correct servers.<name>.model in inventory.yaml, or copy the model there",
+    "dump-dir-not-writable": "set hosts.<name>.dumps in inventory.yaml to a folder that this user can write",
+    "port-unusable": "correct servers.<name>.port or args.host in inventory.yaml",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The run that is there now. ``fresh``: it was started just now; else it was found."""
+
+    run: Run
+    fresh: bool
+
+
+def inspect(agent: Agent, server: ServerSpec, patches: Sequence[HsDumpPatch]) -> Deployed:
+    """What is deployed on the host for ``server``.
+
+    Raises:
+        HsopsError: a patch of the server is not applied as the inventory says.
+    """
+    found = agent.call("patch-inspect", deadline=QUICK, patches=[patch.name for patch in patches])
+    identities: dict[str, str] = {}
+    for patch in patches:
+        state = found["patches"][patch.name]
+        if state["state"] != "applied":
+            raise _not_deployed(agent, server, patch.name, f"is {state['state']}")
+        if other := _options_differ(patch, state.get("options") or {}):
+            raise _not_deployed(agent, server, patch.name, f"was deployed with other options ({other})")
+        identities[patch.name] = state["identity"]
+    return Deployed(str(found["sglang"]["version"] or ""), identities)
+
+
+def ensure(agent: Agent, plan: Plan, *, replace: bool, healthy: bool, emit: Emit) -> Started:
+    """Start ``plan`` unless it runs already.
+
+    Args:
+        replace: stop a run of the server that is another, or is not healthy, and start anew.
+        healthy: whether a run that is there answers; only asked for with ``replace``.
+
+    Raises:
+        HsopsError: another run of this server is there, or the host refused.
+    """
+    known = list_runs(agent, plan.server)
+    there = next((run for run in known if run.alive), None)
+    if there and there.spec_hash == plan.spec_hash and (healthy or not replace):
+        return Started(there, fresh=False)
+    if there and not replace:
+        raise HsopsError(
+            f"{plan.server} already runs, as {there.id}, with another command, environment or patch",
+            host=plan.host,
+            why="starting a second one would take its port and its GPUs",
+            fix="hsops launch --replace stops it first; see both: hsops status --json, hsops launch --check",
+        )
+    if there:
+        emit(Note(f"stopping run {there.id} first", plan.host))
+        stop_run(agent, there.id)
+    elif known and known[0].left:
+        emit(Note(f"ending {len(known[0].left)} processes that run {known[0].id} left behind", plan.host))
+        stop_run(agent, known[0].id, grace=0.0)
+    try:
+        return Started(parse_run(agent.call("run-start", deadline=QUICK, **plan.request())["run"]), fresh=True)
+    except AgentError as error:
+        raise _refused(error, plan) from error
+
+
+def _refused(error: AgentError, plan: Plan) -> HsopsError:
+    fix = _FIXES.get(error.code, "")
+    if error.code == "port-taken":
+        pid = error.detail.get("pid")
+        look = f"look at it: ps -fp {pid}" if pid else f"look who holds it: ss -ltnp 'sport = :{plan.port}'"
+        fix = f"{look}; or set servers.{plan.server}.port: auto"
+    if error.code == "already-running":
+        fix = "hsops launch --wait-healthy picks it up"
+    fix = fix.replace("servers.<name>", f"servers.{plan.server}").replace("hosts.<name>", f"hosts.{plan.host}")
+    return AgentError(error.message, code=error.code, detail=error.detail, host=plan.host, fix=fix)
+
+
+def _options_differ(patch: HsDumpPatch, options: dict[str, Any]) -> str:
+    """The options that were deployed otherwise than the inventory says now; "" when they agree."""
+    wanted = {"boundaries": list(patch.boundaries), "final": patch.final}
+    differ = {name: options[name] for name, value in wanted.items() if name in options and options[name] != value}
+    return ", ".join(f"{name} {value}" for name, value in differ.items())
+
+
+def _not_deployed(agent: Agent, server: ServerSpec, patch: str, what: str) -> HsopsError:
+    return HsopsError(
+        f"patch {patch} {what}",
+        host=agent.host.name,
+        why=f"server {server.name} needs it: without it the server would run and capture nothing",
+        fix=f"hsops deploy --server {server.name}",
+    )

@@ -1,0 +1,197 @@
+"""Follow a run until it is healthy, dies or stalls: the I/O around ``watch``."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+from hsops.core.baseline import Baseline, GoodRun, good_run
+from hsops.core.errors import UnhealthyError
+from hsops.core.events import Emit
+from hsops.core.log_summary import LogSummary
+from hsops.core.runs import Run
+from hsops.launch.events import RunFollowed, Waiting
+from hsops.launch.health import Ladder, Probe, Prober
+from hsops.launch.matrix import matrix
+from hsops.launch.watch import Answering, CaptureRefused, Died, Judgement, Silent, Watch
+from hsops.remote.agent import Agent
+from hsops.remote.runs import follow_run
+
+DEFAULT_TIMEOUT_S = 7200.0  # the slowest cold start on record took 25 min; a stall is noticed long before this
+_WAITING_S = 15.0  # between two "still waiting" lines in a pipe
+_MATRIX_S = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Healthy:
+    """The server answers. ``seconds`` since its start; ``good`` is what a baseline remembers of it."""
+
+    run: Run
+    seconds: float
+    summary: LogSummary
+    good: GoodRun
+
+
+@dataclass(frozen=True, slots=True)
+class Stalled:
+    """Nothing has moved for ``silent_s`` (``limit_s`` was allowed; good runs take ``usual_s`` for this step)."""
+
+    run: Run
+    silent_s: float
+    limit_s: float
+    usual_s: float | None
+    summary: LogSummary
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long to wait, in seconds: ``timeout`` in all, ``stall_after`` without any sign of work (None: default)."""
+
+    timeout: float = DEFAULT_TIMEOUT_S
+    stall_after: float | None = None
+
+
+def wait_healthy(
+    agent: Agent,
+    run: Run,
+    *,
+    baseline: Baseline,
+    captures: bool,
+    patience: Patience,
+    emit: Emit,
+    fresh: bool = True,
+    nccl: str = "",
+    api_key: str = "",
+    now: Callable[[], float] = time.monotonic,
+) -> Healthy | Stalled:
+    """Watch ``run`` until it is healthy or stalls.
+
+    Args:
+        captures: every rank must report that it captures.
+        fresh, nccl: for the first event.
+        api_key: for the probes.
+
+    Raises:
+        UnhealthyError: a process of it ended, a rank does not capture, or ``patience.timeout`` is over.
+    """
+    watch = Watch(run, baseline, captures=captures, floor=patience.stall_after, now=now())
+    emit(RunFollowed(run.server, agent.host.name, run.id, run.tp, run.port, run.pid, nccl, fresh))
+    pace = _Pace(watch, emit, now)
+    began = now()
+    with closing(_judgements(agent, watch, api_key, pace, now)) as judgements:
+        for judgement in judgements:
+            if judgement is not None:
+                pace.show(force=True)
+                return _conclude(watch, judgement, agent.host.name)
+            if now() - began > patience.timeout:
+                raise _too_late(watch, patience.timeout, agent.host.name)
+    raise AssertionError("the agent's stream ended without a result")
+
+
+def _judgements(
+    agent: Agent, watch: Watch, api_key: str, pace: _Pace, now: Callable[[], float]
+) -> Generator[Judgement | None, None, None]:
+    """What it has come to, at least every few hundred milliseconds."""
+    probes: queue.SimpleQueue[tuple[Probe, Ladder]] = queue.SimpleQueue()
+    with (
+        agent.host.tunnel(watch.run.port) as port,
+        Prober(port, api_key=api_key, report=lambda probe, ladder: probes.put((probe, ladder))) as prober,
+        follow_run(agent, watch.run.id, offset=watch.offset) as events,
+    ):
+        for event in events:
+            pace.tell(watch.take(event, now()))
+            if watch.port_is_open:
+                prober.port_is_open()
+            while not probes.empty():
+                pace.tell(watch.probed(*probes.get()))
+            pace.show()
+            yield watch.judge(now())
+
+
+class _Pace:
+    """What is told beside the events themselves: the matrix for a terminal, a line now and then for a pipe."""
+
+    def __init__(self, watch: Watch, emit: Emit, now: Callable[[], float]) -> None:
+        self._watch, self._emit, self._now = watch, emit, now
+        self._next_matrix, self._next_waiting = 0.0, now() + _WAITING_S
+
+    def tell(self, events: Iterator[Any]) -> None:
+        """Events of the watch; each puts the next "still waiting" off."""
+        for event in events:
+            self._emit(event)
+            self._next_waiting = self._now() + _WAITING_S
+
+    def show(self, *, force: bool = False) -> None:
+        """The matrix when it is due, and a sign of life when nothing was told for a while."""
+        now, watch = self._now(), self._watch
+        if force or now >= self._next_matrix:
+            self._next_matrix = now + _MATRIX_S
+            self._emit(matrix(watch, now=now))
+        if now >= self._next_waiting:
+            self._next_waiting = now + _WAITING_S
+            upcoming = watch.summary.next
+            behind = watch.summary.missing(upcoming) if upcoming else ()
+            missing = behind if len(behind) < watch.summary.tp else ()
+            silent = round(watch.signs.silent_s(now), 1)
+            stage = watch.summary.stage
+            self._emit(Waiting(stage, missing, silent, watch.limit_s, watch.summary.lines, watch.remaining_s))
+
+
+def _conclude(watch: Watch, judgement: Judgement, host: str) -> Healthy | Stalled:
+    if isinstance(judgement, Died):
+        raise _died(watch.run, judgement, host)
+    if isinstance(judgement, CaptureRefused):
+        raise UnhealthyError(
+            judgement.reason,
+            host=host,
+            why="the server runs, but rows would be missing from the dumps",
+            fix="hsops stop, then correct it: hsops logs, hsops deploy --status",
+        )
+    if isinstance(judgement, Silent):
+        return Stalled(watch.run, judgement.silent_s, judgement.limit_s, watch.usual_step_s, watch.summary)
+    assert isinstance(judgement, Answering)
+    good = good_run(
+        watch.summary,
+        run=watch.run.id,
+        spec_hash=watch.run.spec_hash,
+        sglang=watch.run.sglang,
+        started=watch.run.started,
+        now=watch.host_now,
+        utc_offset=watch.utc_offset,
+    )
+    return Healthy(watch.run, watch.elapsed_s, watch.summary, good)
+
+
+def _died(run: Run, died: Died, host: str) -> UnhealthyError:
+    """The error of a death: who, how, and the first line that says why."""
+    who = run.server if died.who == "server" else f"{died.who} of {run.server}"
+    how = str(died.exit) if died.exit else "ended, nobody saw how"
+    cause = died.summary.cause
+    last = died.summary.last.get("", (0, ""))
+    if cause:
+        where = f"log line {cause.line}{f', {cause.rank}' if cause.rank else ''}"
+        why = f"{cause.said}  ({where}{f'; {cause.frame}' if cause.frame else ''})"
+    else:
+        why = f"the log ends with: {last[1]}" if last[1] else "the log is empty"
+    verb = "was" if died.exit and died.exit.signal else "ended:" if died.exit else ""
+    return UnhealthyError(
+        f"{who} {verb} {how}".replace("  ", " "),
+        host=host,
+        why=why,
+        fix=f"hsops logs --run {run.id}; hsops diagnose" + ("; hsops stop" if run.alive else ""),
+    )
+
+
+def _too_late(watch: Watch, timeout: float, host: str) -> UnhealthyError:
+    probe = watch.probe
+    detail = f"; last probe {probe.path}: {probe.status or 'no connection'} {probe.detail}".rstrip() if probe else ""
+    return UnhealthyError(
+        f"{watch.run.server} is not healthy after {timeout:g} s, in '{watch.summary.stage}'{detail}",
+        host=host,
+        why="it still runs and something still moves",
+        fix="hsops launch --wait-healthy goes on waiting; hsops diagnose looks into it; hsops stop ends it",
+    )

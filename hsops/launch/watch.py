@@ -1,0 +1,210 @@
+"""A launch under watch: takes what the agent and the prober tell, and judges. No I/O; time is an argument."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from hsops.core.baseline import Baseline, compare
+from hsops.core.events import Event
+from hsops.core.log_summary import LogSummary
+from hsops.core.milestone_table import BY_ID, STAGES, stage_end
+from hsops.core.milestones import LogReader
+from hsops.core.runs import Exit, Run, parse_run
+from hsops.launch import stall
+from hsops.launch.events import CaptureSaid, HealthChanged, MilestoneReached, StageDone
+from hsops.launch.health import STABLE, Ladder, Probe
+
+DEATH_GRACE_S = 0.8  # after a death: what the others have to say comes in the next moments
+
+
+@dataclass(frozen=True, slots=True)
+class Died:
+    """A process of the server ended: ``server``, ``TP1``, ``detokenizer`` ..., and how."""
+
+    who: str
+    exit: Exit | None
+    summary: LogSummary
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureRefused:
+    """A rank says that it does not capture, or said nothing although the server is healthy."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Silent:
+    """Nothing has moved for ``silent_s``; ``limit_s`` was allowed."""
+
+    silent_s: float
+    limit_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Answering:
+    """The server answers, stably, and every rank that has to captures."""
+
+
+Judgement = Died | CaptureRefused | Silent | Answering
+
+
+class Watch:
+    """Everything known about one launch.
+
+    Args:
+        run: as it was when the watch began.
+        baseline: good runs of equal launches.
+        captures: hello files of every rank are demanded.
+        floor: least silence in seconds that is called a stall; None for the default.
+        now: seconds of the watcher's clock.
+    """
+
+    def __init__(self, run: Run, baseline: Baseline, *, captures: bool, floor: float | None, now: float) -> None:
+        self.run, self.baseline, self.captures = run, baseline, captures
+        self.utc_offset = 0.0
+        self.host_now = run.started
+        self.offset = 0
+        self.ladder = Ladder()
+        self.probe: Probe | None = None
+        self.hellos: dict[int | None, dict[str, Any]] = {}
+        self.signs = stall.nothing_seen(now)
+        self._floor = floor
+        self._reader = LogReader(tp=run.tp, sglang=run.sglang)
+        self.summary = self._reader.summary()
+        self._dead_at: float | None = None
+        self._over = False
+
+    def take(self, event: dict[str, Any], now: float) -> Iterator[Event]:
+        """One event of ``run-follow``; yields what is new."""
+        kind = event["kind"]
+        if kind in ("run", "result"):
+            self._run(parse_run(event["run"]), now)
+            self._over = self._over or kind == "result"
+            self.utc_offset = event.get("utc_offset", self.utc_offset)
+            self.host_now = event.get("now", self.host_now)
+        elif kind == "log":
+            yield from self._log(event, now)
+        elif kind == "vitals":
+            self._vitals(event, now)
+        elif kind == "hello":
+            yield from self._hello(event["ranks"])
+
+    def probed(self, probe: Probe, ladder: Ladder) -> Iterator[Event]:
+        """One health probe."""
+        changed, self.ladder, self.probe = ladder.level != self.ladder.level, ladder, probe
+        if changed:
+            yield HealthChanged(ladder.level, round(probe.seconds, 3), probe.detail)
+
+    def judge(self, now: float) -> Judgement | None:
+        """What it has come to; None while it goes on."""
+        if self._dead_at is not None and (self._over or now - self._dead_at >= DEATH_GRACE_S):
+            who, exit_ = self.run.dead or ("server", self.run.exit)
+            return Died(who, exit_, self.summary)
+        if self._over:
+            return Died("server", self.run.exit, self.summary)
+        if refused := self._refused():
+            return CaptureRefused(refused)
+        if self.ladder.level == STABLE:
+            return CaptureRefused(missing) if (missing := self._unheard()) else Answering()
+        limit = self.limit_s
+        silent = self.signs.silent_s(now)
+        return Silent(silent, limit) if silent >= limit and self._dead_at is None else None
+
+    @property
+    def limit_s(self) -> float:
+        """How long silence may last in the step under way."""
+        return stall.limit_s(floor=self._floor, usual=self.usual_step_s)
+
+    @property
+    def usual_step_s(self) -> float | None:
+        """What good runs took for the step under way."""
+        upcoming = self.summary.next
+        return self.baseline.step_s(upcoming.id) if upcoming else None
+
+    @property
+    def remaining_s(self) -> float | None:
+        """Seconds to healthy by good runs, counted from now; 0 when it should have been healthy already."""
+        found = compare(self.baseline, self.summary)
+        if found is None or found.remaining_s is None:
+            return None
+        last = self.summary.last_milestone
+        reached = self.seconds_at(last.id) if last else 0.0
+        return max(0.0, found.remaining_s - (self.elapsed_s - (reached or 0.0)))
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the server was started, by the host's clock."""
+        return max(0.0, self.host_now - self.run.started)
+
+    def seconds_at(self, milestone: str, rank: str | None = None) -> float | None:
+        """Seconds after the start when a milestone was reached, by ``rank`` or by the last one."""
+        marks = self.summary.reached.get(milestone, {})
+        times = [m.time for name, m in marks.items() if m.time is not None and rank in (None, name)]
+        return max(0.0, max(times) - self.utc_offset - self.run.started) if times else None
+
+    @property
+    def port_is_open(self) -> bool:
+        """The log says that the HTTP server listens."""
+        return "http" in self.summary.reached
+
+    def _run(self, run: Run, now: float) -> None:
+        self.run = run
+        if (run.dead or not run.alive) and self._dead_at is None:
+            self._dead_at = now
+
+    def _log(self, event: dict[str, Any], now: float) -> Iterator[Event]:
+        data = str(event["data"]).encode("utf-8", "surrogateescape")
+        self._reader.feed(data)
+        self.offset = event["offset"] + len(data)
+        before, self.summary = self.summary, self._reader.summary()
+        self.signs = self.signs.seen("log", self.summary.messages, now)
+        for name, marks in self.summary.reached.items():
+            old = before.reached.get(name, {})
+            for rank, mark in marks.items():
+                if rank not in old:
+                    yield self._reached(name, rank, mark.line)
+        for stage in STAGES:
+            end = stage_end(stage)
+            if self.summary.complete(end) and not before.complete(end):
+                yield StageDone(stage, self.seconds_at(end.id), self.baseline.seconds_to(end.id))
+        self.signs = self.signs.seen("milestone", sum(len(m) for m in self.summary.reached.values()), now)
+
+    def _reached(self, name: str, rank: str, line: int) -> MilestoneReached:
+        usual = self.baseline.seconds_to(name)
+        return MilestoneReached(name, BY_ID[name].stage, rank, line, self.seconds_at(name, rank), usual)
+
+    def _vitals(self, event: dict[str, Any], now: float) -> None:
+        self.host_now = event["now"]
+        for name, value in (("disk", event["read"]), ("faults", event["majflt"]), ("memory", event["rss"])):
+            self.signs = self.signs.seen(name, value, now)
+        if event.get("gpu_mib") is not None:
+            self.signs = self.signs.seen("gpu", event["gpu_mib"], now)
+        if event["compilers"]:
+            self.signs = self.signs.compiler(now)
+
+    def _hello(self, ranks: list[dict[str, Any]]) -> Iterator[Event]:
+        for said in ranks:
+            rank, ok, reason = said.get("rank"), bool(said.get("ok")), str(said.get("reason") or "")
+            old = self.hellos.get(rank)
+            self.hellos[rank] = said
+            if old is None or bool(old.get("ok")) != ok:
+                yield CaptureSaid(rank, ok, reason)
+
+    def _refused(self) -> str:
+        if not self.captures:
+            return ""
+        for rank, said in self.hellos.items():
+            if not said.get("ok"):
+                who = "a process" if rank is None else f"TP{rank}"
+                return f"{who} does not capture: {said.get('reason') or 'no reason given'}"
+        return ""
+
+    def _unheard(self) -> str:
+        """Ranks that have said nothing although the server is up."""
+        if not self.captures:
+            return ""
+        silent = [f"TP{rank}" for rank in range(self.run.tp) if rank not in self.hellos]
+        return f"no word of the capture from {', '.join(silent)}" if silent else ""
