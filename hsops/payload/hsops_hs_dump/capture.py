@@ -11,15 +11,29 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from . import contract, taps
 from .hello import Hello, say
+from .process import Process
 from .requests import Requests
 from .rows import Failure, Piece, Ticket, place
 from .settings import Settings
-from .stage import Stage
-from .writer import Writer
+from .writer import Staged, Writer
+
+
+class Gathering(Staged, Protocol):
+    """A pass's states while they come by, and then for the writer. Nothing of it raises while the model runs."""
+
+    problem: str
+
+    def take(self, slot: int, value: object) -> None:
+        """Copy one state."""
+        ...
+
+    def seal(self, token_ids: Any) -> None:
+        """The pass is over: check that nothing is missing."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -37,10 +51,21 @@ class Capture:
         settings: what was deployed.
         hello: what this rank tells about itself; its ``strategy`` is the one at work.
         requests: tells which requests are ours.
+        new_stage: (rows, slots, keep=) -> what gathers a pass's states (``stage.Stage``).
+        ask: tells what this process is (``process.this_process``).
     """
 
-    def __init__(self, settings: Settings, hello: Hello, requests: Requests) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        hello: Hello,
+        requests: Requests,
+        *,
+        new_stage: Callable[..., Gathering],
+        ask: Callable[[], Process],
+    ) -> None:
         self._settings, self._hello, self._requests = settings, hello, requests
+        self._new_stage, self._ask = new_stage, ask
         self._writer: Writer | None = None
         self._attached: Any = None
         self._active = False
@@ -53,8 +78,10 @@ class Capture:
         self._attached = model
         self._hello.reasons.clear()
         try:
-            self._hello.rank, self._hello.facts["tp_size"] = _rank()
-            self._hello.reasons += self._objections(model)
+            process = self._ask()
+            self._hello.rank, self._hello.facts["tp_size"] = process.rank, process.tp_size
+            self._hello.facts["arguments"] = contract.told(process.arguments)
+            self._hello.reasons += contract.problems(process.arguments) + self._objections(model)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is a reason not to capture
             self._hello.reasons.append(f"{type(error).__name__}: {error}")
         self._active = not self._hello.reasons
@@ -67,14 +94,14 @@ class Capture:
         admitted = self._admit(model, batch)
         if admitted is None:
             return original(model, *args, **kwargs)
-        stage = Stage(admitted.rows, self._settings.slots, keep=self._writer is not None)
+        stage = self._new_stage(admitted.rows, self._settings.slots, keep=self._writer is not None)
         with ExitStack() as stack:
             untangle = self._tap(stack, model, stage)
             returned = untangle(original(model, *args, **kwargs))
         self._hand_over(batch, admitted, stage)
         return returned
 
-    def _tap(self, stack: ExitStack, model: Any, stage: Stage) -> taps.Untangle:
+    def _tap(self, stack: ExitStack, model: Any, stage: Gathering) -> taps.Untangle:
         settings = self._settings
         try:
             untangle = stack.enter_context(taps.TAPS[self._hello.strategy](model, settings.boundaries, stage.take))
@@ -87,14 +114,11 @@ class Capture:
         return untangle
 
     def _objections(self, model: Any) -> list[str]:
-        arguments = contract.server_arguments()
-        self._hello.facts["arguments"] = contract.told(arguments)
-        found = contract.problems(arguments)
         layers = len(model.layers)
-        if beyond := [k for k in self._settings.boundaries if not 0 <= k < layers]:
-            listed = ", ".join(str(k) for k in beyond)
-            found.append(f"boundaries {listed}: this model has 0 to {layers - 1} (its last state is 'final')")
-        return found
+        beyond = [str(k) for k in self._settings.boundaries if not 0 <= k < layers]
+        if not beyond:
+            return []
+        return [f"boundaries {', '.join(beyond)}: this model has 0 to {layers - 1} (its last state is 'final')"]
 
     def _open_writer(self) -> None:
         rank = self._hello.rank or 0
@@ -149,7 +173,7 @@ class Capture:
                 self._writer.drop(older)
         self._open[ticket.id] = ticket
 
-    def _hand_over(self, batch: Any, admitted: Admitted, stage: Stage) -> None:
+    def _hand_over(self, batch: Any, admitted: Admitted, stage: Gathering) -> None:
         try:
             stage.seal(batch.input_ids)
             problem = stage.problem
@@ -173,12 +197,3 @@ class Capture:
         self._open.pop(failure.ticket.id, None)
         if self._writer:
             self._writer.fail(failure)
-
-
-def _rank() -> tuple[int, int]:
-    from sglang.srt.distributed.parallel_state import (
-        get_tensor_model_parallel_rank,
-        get_tensor_model_parallel_world_size,
-    )
-
-    return int(get_tensor_model_parallel_rank()), int(get_tensor_model_parallel_world_size())

@@ -69,26 +69,6 @@ def told(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {n: v if isinstance(v := arguments[n], plain) else str(v) for n in names if n in arguments}
 
 
-def server_arguments() -> dict[str, Any]:
-    """The resolved arguments of this process's server.
-
-    Raises:
-        LookupError: no known way finds them.
-    """
-    try:
-        from sglang.srt.runtime_context import get_context
-
-        return dict(get_context().resolved_server_args_dict())  # from 0.5.2x on the raw fields are only the input
-    except (ImportError, AttributeError):
-        pass
-    try:
-        from sglang.srt.server_args import get_global_server_args
-
-        return dict(vars(get_global_server_args()))
-    except (ImportError, ValueError, RuntimeError) as error:
-        raise LookupError(f"the server's arguments are not to be had: {error}") from None
-
-
 def _prefill_graph(arguments: Mapping[str, Any]) -> list[str]:
     """A prefill that is replayed as a CUDA graph runs no Python, so nothing would be captured."""
     why = "prefill is replayed as a CUDA graph: launch with"

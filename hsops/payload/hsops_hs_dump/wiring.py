@@ -41,13 +41,15 @@ def _install(module: dict[str, Any], settings: configuration.Settings, hello: He
     from sglang.srt.model_executor.forward_batch_info import ForwardBatch
 
     from .capture import Capture
+    from .process import this_process
+    from .stage import Stage
 
     model_class = module[MODEL_CLASS]
     if INSTALLED in model_class.__dict__:
         return
     requests = Requests()
     requests.follow(ForwardBatch)
-    _wrap(model_class, Capture(settings, hello, requests))
+    _wrap(model_class, Capture(settings, hello, requests, new_stage=Stage, ask=this_process))
     setattr(model_class, INSTALLED, settings.identity)
 
 

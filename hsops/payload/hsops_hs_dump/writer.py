@@ -56,29 +56,30 @@ class Writer:
         folder: where.
         settings: what was deployed.
         facts: what every manifest line repeats: ``sglang``, ``strategy``.
+        wait_s: how long a pass may wait for its place in the queue.
 
     Raises:
         OSError: the folder cannot be written.
     """
 
-    def __init__(self, folder: str, settings: Settings, facts: dict[str, Any]) -> None:
+    def __init__(self, folder: str, settings: Settings, facts: dict[str, Any], *, wait_s: float = WAIT_S) -> None:
         self._folder, self._settings, self._facts = folder, settings, facts
         self._manifest = files.Manifest(folder)
         self._files: dict[Ticket, files.DumpFile] = {}
         self._jobs: queue.SimpleQueue[tuple[Staged, Sequence[Piece]] | Failure | Ticket | None] = queue.SimpleQueue()
         self._room = threading.BoundedSemaphore(PASSES)
-        self._patience = WAIT_S
+        self._wait_s = self._patience = wait_s
         if swept := files.sweep(folder):
             say(f"removed {swept} unfinished dumps of an earlier run")
         self._thread = threading.Thread(target=self._run, name="hsops-hs-dump", daemon=True)
         self._thread.start()
 
     def submit(self, staged: Staged, pieces: Sequence[Piece]) -> str:
-        """Hand over a pass; returns why it was not taken, or nothing. Blocks at most ``WAIT_S``."""
+        """Hand over a pass; returns why it was not taken, or nothing. Blocks at most ``wait_s``."""
         if not self._room.acquire(timeout=self._patience):
             self._patience = 0.0
             return f"the writer did not keep up: {PASSES} passes wait for {self._folder}"
-        self._patience = WAIT_S
+        self._patience = self._wait_s
         self._jobs.put((staged, pieces))
         return ""
 

@@ -1,0 +1,147 @@
+"""From staged rows to dumps and manifest, without torch."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from safetensors.numpy import load_file
+
+from hsops.core.dumps import parse_sample, token_hash
+from hsops.payload.hsops_hs_dump import files
+from hsops.payload.hsops_hs_dump.layout import PAGE, Layout
+from hsops.payload.hsops_hs_dump.rows import Failure, Piece, Ticket, place
+from hsops.payload.hsops_hs_dump.writer import PASSES
+from tests.unit.capture_parts import InMemory, manifest, new_writer, whole_pass
+
+
+def test_a_batch_becomes_one_file_a_sample(tmp_path: Path) -> None:
+    """safetensors reads them, the manifest's lines are the core's, and nothing unfinished is left."""
+    writer = new_writer(tmp_path)
+    ids, pieces = whole_pass({"a": [7], "b": list(range(100, 133)), "c": [1, 2]})
+
+    refused = writer.submit(InMemory(ids, 3, chunk=5), pieces)
+    writer.close()
+
+    assert refused == ""
+    for sample in manifest(tmp_path):
+        loaded = load_file(tmp_path / sample.file)
+        assert loaded["hidden_states"].shape == sample.shape
+        assert (loaded["hidden_states"] == loaded["token_ids"][:, None, None]).all()
+        assert sample.bytes == (tmp_path / sample.file).stat().st_size
+        assert sample.token_hash == token_hash(loaded["token_ids"].tobytes())
+    assert [sample.id for sample in manifest(tmp_path)] == ["a", "b", "c"]
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_the_checksum_is_of_the_whole_file(tmp_path: Path) -> None:
+    """What a reader computes over the bytes on disk."""
+    writer = new_writer(tmp_path)
+    writer.submit(InMemory(*_one("a", [1, 2, 3])[:1], 3), _one("a", [1, 2, 3])[1])
+    writer.close()
+
+    (sample,) = manifest(tmp_path)
+    name, value = sample.checksum.split(":")
+    _, digest = files._new_hash()
+    digest.update((tmp_path / sample.file).read_bytes())
+
+    assert (name, value) == ("xxh3", digest.hexdigest())
+
+
+def test_chunks_of_a_prompt_in_several_passes_make_one_file(tmp_path: Path) -> None:
+    """The name appears only with the last row."""
+    writer = new_writer(tmp_path)
+    ticket = Ticket("a", 5)
+
+    first, _ = place([ticket], [3], [0])
+    writer.submit(InMemory([10, 11, 12], 3), first)
+    second, _ = place([ticket], [2], [3])
+    writer.submit(InMemory([13, 14], 3), second)
+    writer.close()
+
+    assert load_file(tmp_path / "a.safetensors")["token_ids"].tolist() == [10, 11, 12, 13, 14]
+
+
+def test_a_failed_sample_leaves_a_line_and_no_file(tmp_path: Path) -> None:
+    """Once, with its reason; what still comes of it is ignored, the others are whole."""
+    writer = new_writer(tmp_path)
+    bad, good = Ticket("bad", 4), Ticket("good", 1)
+    first, _ = place([bad], [2], [0])
+    writer.submit(InMemory([1, 2], 3), first)
+
+    writer.fail(Failure(bad, "why not"))
+    writer.fail(Failure(bad, "again"))
+    later, _ = place([good, bad], [1, 2], [0, 2])
+    writer.submit(InMemory([5, 3, 4], 3), later)
+    writer.close()
+
+    lines = {sample.id: sample for sample in manifest(tmp_path)}
+    assert (lines["bad"].status, lines["bad"].reason) == ("failed", "why not")
+    assert lines["good"].ok and len(manifest(tmp_path)) == 2
+    assert [path.name for path in tmp_path.glob("*.safetensors*")] == ["good.safetensors"]
+
+
+def test_a_pass_that_cannot_be_copied_fails_its_samples_only(tmp_path: Path) -> None:
+    """The thread lives on."""
+    writer = new_writer(tmp_path)
+    ids, pieces = whole_pass({"a": [1], "b": [2]})
+    writer.submit(InMemory(ids, 3, broken="copy failed"), pieces)
+
+    ids, pieces = whole_pass({"c": [3]})
+    writer.submit(InMemory(ids, 3), pieces)
+    writer.close()
+
+    assert {sample.id: sample.ok for sample in manifest(tmp_path)} == {"a": False, "b": False, "c": True}
+
+
+def test_a_full_queue_is_waited_for_once_and_then_refused(tmp_path: Path) -> None:
+    """The forward pass never hangs on a dead disk: the pass's samples fail."""
+    read, write = os.pipe()
+    writer = new_writer(tmp_path, wait_s=0.05)
+
+    class Stuck(InMemory):
+        def token_bytes(self) -> bytes:
+            os.read(read, 1)
+            return super().token_bytes()
+
+    passes = [whole_pass({f"s{i}": [i]}) for i in range(PASSES + 2)]
+    refused = [writer.submit(Stuck(ids, 3), pieces) for ids, pieces in passes]
+    os.write(write, b"x" * len(passes))
+    writer.close()
+    os.close(read)
+    os.close(write)
+
+    assert [bool(text) for text in refused] == [False] * PASSES + [True] * 2
+    assert len(manifest(tmp_path)) == PASSES
+
+
+def test_a_new_run_sweeps_and_heals(tmp_path: Path) -> None:
+    """Unfinished files of the last run go away; a cut manifest line does not spoil the next one."""
+    (tmp_path / "old.safetensors.part").write_bytes(b"x")
+    (tmp_path / files.MANIFEST).write_bytes(b'{"id":"cut')
+
+    writer = new_writer(tmp_path)
+    ids, pieces = whole_pass({"a": [1]})
+    writer.submit(InMemory(ids, 3), pieces)
+    writer.close()
+
+    cut, line = (tmp_path / files.MANIFEST).read_text().splitlines()
+    assert cut == '{"id":"cut' and parse_sample(line).id == "a"
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_rows_start_on_a_page() -> None:
+    """The header is padded to pages and still is what safetensors reads: length, JSON, spaces."""
+    layout = Layout("BF16", 2, 10, 4, 7168, {"format": "hsops-dump/1"})
+
+    header = layout.header()
+    told = json.loads(header[8:])
+
+    assert len(header) % PAGE == 0 and int.from_bytes(header[:8], "little") == len(header) - 8
+    assert told["hidden_states"]["data_offsets"] == [0, 10 * layout.row] and layout.row == 57344
+    assert layout.size(header) == len(header) + 10 * (57344 + 8)
+
+
+def _one(name: str, ids: list[int]) -> tuple[list[int], list[Piece]]:
+    return whole_pass({name: ids})
