@@ -72,6 +72,7 @@ class ChannelStream:
             if not data:
                 break
             self._patience.heard()
+            self._patience.check()  # of a command that never falls silent
             if data := self._prologue.strip(data):
                 yield data
         if not self._channel.eof_received:
@@ -83,7 +84,7 @@ class ChannelStream:
     def finish(self) -> Completed:
         for _ in self:
             pass
-        self._drainer.join(LINGER)
+        self._drainer.join(0 if self._ended else LINGER)
         if not self._channel.status_event.wait(LINGER):
             raise self._link.lost()
         code = self._channel.exit_status

@@ -92,9 +92,14 @@ class ChildStream:
             pass
         return Completed(exit_status(self._child.wait()), b"", bytes(self.stderr))
 
+    @property
+    def started(self) -> bool:
+        """The command has begun."""
+        return self._prologue.over
+
     def failure(self, code: int) -> HsopsError | None:  # noqa: ARG002 - OpenSSH's client means something by its code
         """Why a child that ended with ``code`` did not do its part; None when it did."""
-        if self._prologue.over:
+        if self.started:
             return None
         return not_started(self.host, self._prologue.noise, bytes(self.stderr))
 

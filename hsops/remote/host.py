@@ -13,7 +13,11 @@ from hsops.core.deadline import Deadline
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """A command that ended. ``exit`` is its status, or minus the signal that killed it."""
+    """A command that ended.
+
+    ``exit`` is its status, or minus the signal that killed it. A shell stands between, so a status of 128 + n that the
+    command itself chose reads as signal n.
+    """
 
     exit: int
     stdout: bytes
@@ -21,7 +25,11 @@ class Completed:
 
 
 class Stream(AbstractContextManager["Stream"], Protocol):
-    """A running command whose output is read as it comes. Leaving the context ends the command on the host."""
+    """A running command whose output is read as it comes.
+
+    Leaving the context ends the command on the host: SIGTERM to its process group, SIGKILL 3 s later. The same happens
+    when this process dies or the link does. What must stay starts a session of its own (``setsid``).
+    """
 
     def __iter__(self) -> Iterator[bytes]:
         """Pieces of stdout as they arrive.
@@ -29,6 +37,7 @@ class Stream(AbstractContextManager["Stream"], Protocol):
         Raises:
             DeadlineError: nothing came for ``idle`` seconds, or ``total`` is over.
             UnreachableError: the link died.
+            RemoteError: the host's login shell did not start the command.
         """
         ...
 
@@ -65,7 +74,10 @@ class Host(Protocol):
         ...
 
     def bulk(self, command: Command, *, stdin: bytes = b"", deadline: Deadline = Deadline()) -> Stream:
-        """As ``stream``, over a connection of its own made by OpenSSH's client: for gigabytes."""
+        """As ``stream``, over a connection of its own made by OpenSSH's client: for gigabytes.
+
+        The command must leave no process behind that holds its output: OpenSSH's client would wait for it.
+        """
         ...
 
     def close(self) -> None:

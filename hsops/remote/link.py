@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import fabric
@@ -21,8 +22,14 @@ from hsops.remote.patience import within
 from hsops.remote.proxy import Proxy
 from hsops.remote.target import Target
 
-PULSE, LOST_AFTER = 5.0, 15.0
-"""Seconds between questions to the host, and until an unanswered one means that the link is dead."""
+
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """Seconds between questions to the host, and until an unanswered one means that the link is dead."""
+
+    every: float = 5.0
+    lost_after: float = 15.0
+
 
 T = TypeVar("T")
 logging.getLogger("paramiko").addHandler(logging.NullHandler())  # else its threads print tracebacks on stderr
@@ -34,13 +41,14 @@ class Link:
     Args:
         target: where.
         connect: seconds for everything: name, proxy, TCP, key exchange, authentication.
+        pulse: how a dead host is noticed.
 
     Raises:
         UnreachableError: or a subclass that says more.
     """
 
-    def __init__(self, target: Target, connect: float) -> None:
-        self.target = target
+    def __init__(self, target: Target, connect: float, pulse: Pulse = Pulse()) -> None:
+        self.target, self._pulse = target, pulse
         self._proxy: Proxy | None = None
         self._sock: socket.socket | None = None
         self._connection: fabric.Connection = None
@@ -160,17 +168,17 @@ class Link:
             while self.alive:
                 self.transport.global_request("keepalive@openssh.com", wait=True)
                 self._answered = time.monotonic()
-                self._closed.wait(PULSE)
+                self._closed.wait(self._pulse.every)
 
     def _watch(self) -> None:
         """Close the link when the host has been silent for too long; all that waits on it then wakes."""
         looked = time.monotonic()
-        while not self._closed.wait(1.0) and self.transport.is_active():
+        while not self._closed.wait(min(1.0, self._pulse.every)) and self.transport.is_active():
             now = time.monotonic()
-            if now - looked > PULSE:  # we were stopped (Ctrl-Z), not the host
+            if now - looked > self._pulse.lost_after:  # we were stopped (Ctrl-Z), not the host
                 self._answered = now
             looked = now
-            if now - self._answered > PULSE + LOST_AFTER:
+            if now - self._answered > self._pulse.every + self._pulse.lost_after:
                 break
         self.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import tempfile
 from pathlib import Path
 
@@ -64,8 +65,8 @@ def jump(target: Target, connect: float) -> list[str]:
 def translate(log: str, target: Target) -> HsopsError:
     """Our error for OpenSSH's last words."""
     lines = [line.strip() for line in log.splitlines() if line.strip() and not line.startswith("@")]
-    said = lines[-1] if lines else "it said nothing"
-    kind = next((kind for words, kind in _WORDS if re.search(words, log, re.IGNORECASE)), UnreachableError)
+    known = ((kind, line) for words, kind in _WORDS for line in lines if re.search(words, line, re.IGNORECASE))
+    kind, said = next(known, (UnreachableError, lines[-1] if lines else "it said nothing"))
     return kind(f"ssh to {target} failed: {said}", host=target.name, fix=f"try it: ssh {target.destination} true")
 
 
@@ -76,7 +77,8 @@ class OpenSshStream(ChildStream):
         self._target = target
         self._log = tempfile.NamedTemporaryFile(prefix="hsops-ssh-")  # noqa: SIM115 - closed with the context
         envelope = wrap(command, stdin)
-        how = (*target.config, *target.at_port, "-E", self._log.name)
+        through = ("-o", f"ProxyCommand={_escape(jump(target, deadline.connect))}") if target.jump else ()
+        how = (*target.config, *target.at_port, *through, "-E", self._log.name)
         argv = [*client(target, deadline.connect, *how), "--", target.destination, envelope.line]
         super().__init__(target.name, argv, envelope.mark, stdin, deadline)
 
@@ -88,4 +90,11 @@ class OpenSshStream(ChildStream):
 
     def failure(self, code: int) -> HsopsError | None:
         log = Path(self._log.name).read_text(errors="replace")
+        if not self.started:  # then stderr is the proxy's
+            log = self.stderr.decode(errors="replace") + log
         return translate(log, self._target) if code == FAILED and log.strip() else super().failure(code)
+
+
+def _escape(argv: list[str]) -> str:
+    """A command for ``ProxyCommand``. OpenSSH's own ProxyJump would not pass our options on to the hops."""
+    return shlex.join(argv).replace("%", "%%")

@@ -16,7 +16,7 @@ from hsops.core.inventory import HostSpec
 from hsops.remote import calls
 from hsops.remote.channel import ChannelStream
 from hsops.remote.host import Completed, Stream
-from hsops.remote.link import Link
+from hsops.remote.link import Link, Pulse
 from hsops.remote.openssh import OpenSshStream
 from hsops.remote.shell import wrap
 from hsops.remote.target import Target, resolve
@@ -29,11 +29,12 @@ class SshHost:
     Args:
         spec: the host in the inventory.
         accept_new: store the key of a host seen for the first time.
+        pulse: how a dead link is noticed.
     """
 
-    def __init__(self, spec: HostSpec, *, accept_new: bool = False) -> None:
+    def __init__(self, spec: HostSpec, *, accept_new: bool = False, pulse: Pulse = Pulse()) -> None:
         self.name = spec.name
-        self._spec, self._accept_new = spec, accept_new
+        self._spec, self._accept_new, self._pulse = spec, accept_new, pulse
         self._link: Link | None = None
         self._lock = threading.Lock()
 
@@ -90,5 +91,5 @@ class SshHost:
                 self._link.close()
                 self._link = None
             if not self._link:
-                self._link = Link(self._target, connect)
+                self._link = Link(self._target, connect, self._pulse)
             return self._link

@@ -1,0 +1,154 @@
+"""A port here that leads to one on the host."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import httpx
+import pytest
+
+from hsops.core.inventory import HostSpec
+from hsops.remote.connect import connect
+from hsops.remote.host import Host
+
+BIG = 3 << 20
+
+
+class Echo(BaseHTTPRequestHandler):
+    """Answers a POST with its body, a GET with 3 MiB."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self._answer(bytes(BIG))
+
+    def do_POST(self) -> None:
+        self._answer(self.rfile.read(int(self.headers["Content-Length"])))
+
+    def _answer(self, body: bytes) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Silence."""
+
+
+class Server(ThreadingHTTPServer):
+    """Takes 64 connections at once."""
+
+    request_queue_size = 64
+    daemon_threads = True
+
+
+@pytest.fixture(scope="module")
+def http_port() -> Iterator[int]:
+    """A small HTTP server on this machine, which is the host as well."""
+    server = Server(("127.0.0.1", 0), Echo)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield server.server_port
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture(scope="module", params=["local", "ssh"])
+def host(request: pytest.FixtureRequest, sshd_host: HostSpec) -> Iterator[Host]:
+    """The host, here and over SSH."""
+    host = connect(sshd_host if request.param == "ssh" else sshd_host.model_copy(update={"ssh": "local"}))
+    yield host
+    host.close()
+
+
+def test_http_through_the_tunnel(host: Host, http_port: int) -> None:
+    """Both directions, more than a window's worth."""
+    with host.tunnel(http_port) as port, httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
+        assert client.get("/").content == bytes(BIG)
+        assert client.post("/", content=b"y" * BIG).content == b"y" * BIG
+
+
+def test_many_connections_at_once(host: Host, http_port: int) -> None:
+    """Thirty-two clients, each with a connection of its own."""
+    with host.tunnel(http_port) as port, ThreadPoolExecutor(32) as pool:
+        bodies = [f"{i}".encode() * 1000 for i in range(32)]
+        answers = pool.map(lambda b: httpx.post(f"http://127.0.0.1:{port}", content=b, timeout=60).content, bodies)
+
+        assert list(answers) == bodies
+
+
+def test_half_close_is_passed_on(host: Host) -> None:
+    """A peer that waits for the end of the request still answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            peer, _ = server.accept()
+            with peer:
+                got = b""
+                while data := peer.recv(1 << 16):
+                    got += data
+                peer.sendall(got[::-1])
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with host.tunnel(server.getsockname()[1]) as port, socket.create_connection(("127.0.0.1", port), 30) as client:
+            client.sendall(b"abc")
+            client.shutdown(socket.SHUT_WR)
+
+            assert client.makefile("rb").read() == b"cba"
+        thread.join()
+
+
+def free_port() -> int:
+    """A port on which nothing listens."""
+    with closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def test_a_refused_port_is_a_refused_or_closed_connection(host: Host, capfd: pytest.CaptureFixture[str]) -> None:
+    """What a server that is still starting looks like; no thread complains on stderr."""
+    with host.tunnel(free_port()) as port, pytest.raises(httpx.TransportError):
+        httpx.get(f"http://127.0.0.1:{port}", timeout=30)
+
+    assert capfd.readouterr().err == ""
+
+
+def test_the_tunnel_serves_once_the_port_opens(host: Host) -> None:
+    """The same tunnel, refused before, works afterwards."""
+    wanted = free_port()
+    with host.tunnel(wanted) as port:
+        with pytest.raises(httpx.TransportError):
+            httpx.get(f"http://127.0.0.1:{port}", timeout=30)
+        server = ThreadingHTTPServer(("127.0.0.1", wanted), Echo)
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            assert httpx.get(f"http://127.0.0.1:{port}", timeout=30).status_code == 200
+        finally:
+            server.shutdown()
+            thread.join()
+            server.server_close()
+
+
+def test_closing_ends_connections_and_the_port(sshd_host: HostSpec) -> None:
+    """Nothing listens afterwards, and a client that waits is told."""
+    host = connect(sshd_host)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        with host.tunnel(silent.getsockname()[1]) as port:
+            client = socket.create_connection(("127.0.0.1", port), 30)
+            peer, _ = silent.accept()
+
+        assert client.recv(1) == b""
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port), 30)
+        client.close()
+        peer.close()
+    host.close()
