@@ -1,0 +1,195 @@
+"""The verb ``probe``: evidence about one run, gathered in order of intrusiveness, each look with its own deadline.
+
+/proc first, then the port, then stacks read from outside, last strace, and that only on ranks of a server that does
+not answer. A look that is not possible says why (``could_not``); nothing here fails because a tool is missing.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from typing import Any
+
+from hsops.agent import (
+    probe_census,
+    probe_files,
+    probe_host,
+    probe_http,
+    probe_sample,
+    probe_stacks,
+    probe_strace,
+)
+from hsops.agent.probe_tools import CouldNot, is_root
+
+SAMPLE_S = 1.0
+BETWEEN_STACKS_S = 0.4
+HEALTH_S = 2.8  # a healthy server answers /health within about a second: it generates one token
+STRACE_S = 0.8
+_WATCHED = ("launcher", "scheduler", "detokenizer", "tokenizer")
+
+
+def probe(params: "dict[str, Any]") -> "dict[str, Any]":
+    """Evidence about a run.
+
+    Params, all optional: ``run`` (its id), ``pid`` of launch_server, ``port``, ``log``, ``dumps`` (a folder), ``tp``,
+    ``budget_s``: no look begins after it. Without ``pid`` the server is looked for by ``port``.
+    """
+    return Probe(params).gather()
+
+
+class Probe:
+    """One gathering of evidence."""
+
+    def __init__(self, params: "dict[str, Any]") -> None:
+        self.params = params
+        self.started = time.monotonic()
+        self.budget = float(params.get("budget_s") or 5.0)
+        self.could_not: list[dict[str, str]] = []
+        self.processes: list[dict[str, Any]] = []
+
+    def gather(self) -> "dict[str, Any]":
+        """Every look, in order."""
+        port = self.params.get("port")
+        self.processes = self._census(port)
+        log = self._look("log", self._log) or {}
+        with ThreadPoolExecutor(2) as pool:
+            http = pool.submit(self._http, port) if port else None
+            gpus = pool.submit(lambda: self._look("gpus", lambda: probe_host.gpus(self._left(3.0))))
+            self._sample()
+            self._stacks()
+            self._syscalls(http)
+            found = {
+                "port": self._wait("http", http),
+                "gpus": self._wait("gpus", gpus) or [],
+            }
+        if log:
+            log["size_after"] = probe_files.size(log["path"])
+        return {
+            "time": time.time(),
+            "local": time.strftime("%Y-%m-%d %H:%M:%S"),
+            "root": is_root(),
+            "processes": self.processes,
+            "log": log or None,
+            **found,
+            **self._machine(),
+            "could_not": self.could_not,
+            "took_s": round(time.monotonic() - self.started, 2),
+        }
+
+    def _census(self, port: "int | None") -> "list[dict[str, Any]]":
+        found = probe_census.find(pid=self.params.get("pid"), run=self.params.get("run"), port=port)
+        for process in found:
+            process["argv"] = [word[:200] for word in process["argv"][:60]]
+            process["files"] = probe_files.targets(process["pid"])
+        return found
+
+    def _log(self) -> "dict[str, Any]":
+        path = self.params.get("log") or self._output_of_launcher()
+        if not path:
+            raise CouldNot("not-found", "no log is known and no process of the run writes to a file")
+        try:
+            return probe_files.log_state(path)
+        except FileNotFoundError as error:
+            raise CouldNot("not-found", f"there is no {path}") from error
+
+    def _output_of_launcher(self) -> "str | None":
+        """Where a server that hsops did not start writes to, when that is a file."""
+        files = [p["files"]["1"] for p in self.processes if p["role"] in _WATCHED]
+        return next((path for path in files if os.path.isfile(path)), None)
+
+    def _http(self, port: int) -> "dict[str, Any]":
+        found: dict[str, Any] = {"number": port, "listeners": probe_http.listeners(port)}
+        if found["listeners"]:
+            found["model_info"] = self._model_info(port)
+            found["health"] = probe_http.ask(port, "/health", self._left(HEALTH_S))
+        else:
+            found["health"] = probe_http.ask(port, "/health", 0.5)
+        return found
+
+    def _model_info(self, port: int) -> "dict[str, Any]":
+        """Static: it answers while the HTTP process is alive, whatever the schedulers do. Older servers: get_..."""
+        answer = probe_http.ask(port, "/model_info", 1.0)
+        return probe_http.ask(port, "/get_model_info", 1.0) if answer.get("status") == 404 else answer
+
+    def _sample(self) -> None:
+        pids = [p["pid"] for p in self._watched()]
+        found = self._look("sample", lambda: probe_sample.sample(pids, SAMPLE_S)) or {}
+        for process in self.processes:
+            process["sample"] = found.get(process["pid"])
+
+    def _stacks(self) -> None:
+        ranks = self._watched("scheduler", "child") or self._watched("launcher")
+        if not ranks:
+            return
+        launcher = next((p["argv"] for p in self.processes if p["role"] == "launcher"), [sys.executable])
+        tool = self._look("stacks", lambda: probe_stacks.find(launcher))
+        if tool is None:
+            return
+        for step in range(2):
+            if step:
+                time.sleep(BETWEEN_STACKS_S)
+            if self._left(1.0) <= 0:
+                return
+            found = probe_stacks.dump(tool, [p["pid"] for p in ranks], min(1.5, self._left(1.5)))
+            for process in ranks:
+                process.setdefault("stacks", []).append(found[process["pid"]])
+        self._report("stacks", [s for p in ranks for s in p["stacks"]])
+
+    def _syscalls(self, http: "Future[dict[str, Any]] | None") -> None:
+        ranks = [p for p in self._watched("scheduler") if p["state"] not in ("T", "t")]
+        if not ranks:
+            return
+        if http and http.done() and (http.result().get("health") or {}).get("status") == 200:
+            self._could_not("strace", CouldNot("not-needed", "the server answers; strace would slow it"))
+            return
+        tool = self._look("strace", probe_strace.find)
+        if tool is None or self._left(STRACE_S) < STRACE_S:
+            return
+        found = self._look("strace", lambda: probe_strace.trace(tool, [p["pid"] for p in ranks], STRACE_S)) or {}
+        for process in ranks:
+            process["strace"] = found.get(process["pid"])
+        self._report("strace", list(found.values()))
+
+    def _machine(self) -> "dict[str, Any]":
+        dumps = self.params.get("dumps")
+        return {
+            "memory": self._look("memory", probe_host.memory),
+            "kernel": self._look("kernel", probe_host.kernel_log),
+            "dumps": self._look("dumps", lambda: probe_host.folder(dumps)) if dumps else None,
+        }
+
+    def _watched(self, *roles: str) -> "list[dict[str, Any]]":
+        return [p for p in self.processes if p["role"] in (roles or (*_WATCHED, "child")) and p["state"] not in "ZX"]
+
+    def _left(self, wanted: float) -> float:
+        return min(wanted, self.started + self.budget - time.monotonic())
+
+    def _wait(self, name: str, future: "Future[Any] | None") -> Any:
+        try:
+            return future.result(max(0.1, self._left(HEALTH_S + 1))) if future else None
+        except FutureTimeoutError:  # the built-in one only from Python 3.11
+            self._could_not(name, CouldNot("timed-out", "not done within the budget"))
+            return None
+
+    def _look(self, name: str, look: "Callable[[], Any]") -> Any:
+        """What ``look`` returns, or None and a reason."""
+        try:
+            return look()
+        except CouldNot as reason:
+            self._could_not(name, reason)
+        except PermissionError as error:
+            self._could_not(name, CouldNot("not-permitted", f"{error.filename or error}: {error.strerror}"))
+        except (OSError, ValueError) as error:
+            self._could_not(name, CouldNot("failed", f"{type(error).__name__}: {error}"))
+        return None
+
+    def _report(self, name: str, found: "list[dict[str, Any]]") -> None:
+        """One reason a tool, not one a process."""
+        reason = next((f for f in found if f.get("why")), None)
+        if reason:
+            self._could_not(name, CouldNot(reason["why"], reason["message"]))
+
+    def _could_not(self, name: str, reason: CouldNot) -> None:
+        self.could_not.append({"probe": name, "why": reason.why, "message": reason.message})

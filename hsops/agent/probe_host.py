@@ -1,0 +1,102 @@
+"""The machine around a run: memory, the OOM killer, folders, GPUs. Each look has its own deadline."""
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+from typing import Any
+
+from hsops.agent.probe_tools import CouldNot, denied
+
+_GPU_FIELDS = "index,utilization.gpu,memory.used,memory.total,power.draw,power.limit"
+_KILLED = re.compile(r"Killed process (\d+) \(([^)]*)\)")
+_XID = re.compile(r"NVRM: Xid.*")
+
+
+def memory() -> "dict[str, int]":
+    """Total and available bytes of RAM, and how often the kernel's OOM killer struck since boot."""
+    found = {}
+    with open("/proc/meminfo", encoding="ascii") as file:
+        for line in file:
+            name, _, value = line.partition(":")
+            if name in ("MemTotal", "MemAvailable"):
+                found[name] = int(value.split()[0]) * 1024
+    with contextlib.suppress(OSError), open("/proc/vmstat", encoding="ascii") as file:
+        found["oom_kills"] = sum(int(line.split()[1]) for line in file if line.startswith("oom_kill "))
+    return found
+
+
+def kernel_log(limit: int = 20) -> "dict[str, list[str]]":
+    """What the kernel's log says of OOM kills and GPU faults (Xid).
+
+    Raises:
+        CouldNot: ``not-permitted`` or ``not-found``.
+    """
+    try:
+        fd = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
+    except PermissionError as error:
+        raise CouldNot("not-permitted", "the kernel log is closed to this user (kernel.dmesg_restrict)") from error
+    except OSError as error:
+        raise CouldNot("not-found", f"no kernel log here: {error.strerror}") from error
+    with os.fdopen(fd, "rb", buffering=0) as file:
+        lines = list(iter(lambda: _record(file.fileno()), None))
+    killed = [line for line in lines if _KILLED.search(line)]
+    return {"oom": killed[-limit:], "xid": [line for line in lines if _XID.search(line)][-limit:]}
+
+
+def _record(fd: int) -> "str | None":
+    """The next record of /dev/kmsg, or None at the end."""
+    try:
+        return os.read(fd, 8192).decode("utf-8", "replace").partition(";")[2].strip()
+    except BrokenPipeError:  # the record was overwritten while we read: the next call gives a later one
+        return ""
+    except OSError:  # BlockingIOError: no more
+        return None
+
+
+def folder(path: str) -> "dict[str, Any]":
+    """Free and total bytes below a folder, and whether this user can write there."""
+    real = os.path.abspath(os.path.expanduser(path))
+    nearest = real
+    while not os.path.exists(nearest):
+        nearest = os.path.dirname(nearest)
+    stat = os.statvfs(nearest)
+    return {
+        "path": path,
+        "exists": nearest == real,
+        "free": stat.f_bavail * stat.f_frsize,
+        "total": stat.f_blocks * stat.f_frsize,
+        "writable": os.access(nearest, os.W_OK) and not stat.f_flag & os.ST_RDONLY,
+    }
+
+
+def gpus(timeout: float) -> "list[dict[str, float]]":
+    """Utilisation, memory and power of every GPU.
+
+    Raises:
+        CouldNot: no nvidia-smi here, or it did not answer in time (it can block for 45 s when the firmware is gone).
+    """
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        raise CouldNot("not-found", "no nvidia-smi on PATH")
+    argv = [tool, f"--query-gpu={_GPU_FIELDS}", "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise CouldNot("timed-out", f"nvidia-smi was not done after {timeout:g} s") from error
+    lines = done.stdout.decode("utf-8", "replace").splitlines()
+    if done.returncode != 0:
+        said = (lines or done.stderr.decode("utf-8", "replace").splitlines() or ["no output"])[0]
+        raise CouldNot("not-permitted" if denied([said]) else "failed", f"nvidia-smi: {said[:200]}")
+    return [parse_gpu(line) for line in lines if line.strip()]
+
+
+def parse_gpu(line: str) -> "dict[str, float]":
+    """One line of nvidia-smi's CSV; what it does not know (``[N/A]``) is left out. MiB, W, percent."""
+    names = ("index", "util", "memory", "memory_total", "power", "power_limit")
+    found = {}
+    for name, value in zip(names, line.split(","), strict=False):
+        with contextlib.suppress(ValueError):
+            found[name] = float(value)
+    return found

@@ -1,0 +1,131 @@
+"""System calls of a main thread for about a second, by strace: what it calls, how often, on which kind of file.
+
+strace stops its target for an instant at every call, so it is used on suspects only and last. It ends by itself: the
+kernel signals it when the agent dies (PR_SET_PDEATHSIG), and it detaches on that signal. Afterwards it is checked that
+nobody traces the target and that it is not stopped.
+"""
+
+import ctypes
+import os
+import re
+import select
+import shutil
+import signal
+import subprocess
+import time
+from collections import Counter
+from typing import Any
+
+from hsops.agent.probe_tools import CouldNot, denied, state, tracer
+
+_LINE = re.compile(r"^(\w+)\((?:(\d+)<([^>]*(?:\[[^\]]*\])?)>)?(?:.*?, (\d+)\))?")
+_LIMIT = 4 << 20
+_PR_SET_PDEATHSIG = 1
+_TOP = 8
+
+
+def find() -> str:
+    """Where strace is.
+
+    Raises:
+        CouldNot: ``not-found``.
+    """
+    tool = shutil.which("strace", path=os.environ.get("PATH", "") + ":/usr/bin:/usr/local/bin")
+    if tool is None:
+        raise CouldNot("not-found", "strace is not installed")
+    return tool
+
+
+def trace(tool: str, pids: "list[int]", seconds: float) -> "dict[int, dict[str, Any]]":
+    """Trace the main threads of ``pids`` at once.
+
+    Each gives ``{"calls", "seconds", "top": [[call, target, count], ...], "eventfd_writes", "detached"}`` or
+    ``{"why", "message"}``. A process that is stopped already is left alone.
+    """
+    started = time.monotonic()
+    children = {pid: _start(tool, pid) for pid in pids if state(pid) not in ("T", "t", "Z", "X", "")}
+    output = _read(children, started + seconds)
+    passed = time.monotonic() - started
+    for child in children.values():
+        _end(child)
+    return {pid: _summary(pid, bytes(output[pid]), passed) for pid in children}
+
+
+def parse(text: str) -> "Counter[tuple[str, str]]":
+    """Counts of (call, target) from strace's lines; the target is the kind of file of the first argument."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for line in text.splitlines():
+        match = _LINE.match(line)
+        if match:
+            counts[match.group(1), kind_of(match.group(3) or "")] += 1
+    return counts
+
+
+def eventfd_writes(text: str) -> int:
+    """Writes of at most 8 bytes to an eventfd: what a scheduler does that only wakes somebody."""
+    return len(re.findall(r"^write\(\d+<anon_inode:\[?eventfd\]?>, \"[^\"]*\"(?:\.\.\.)?, [1-8]\)", text, re.MULTILINE))
+
+
+def kind_of(target: str) -> str:
+    """The kind of a file: ``anon_inode:[eventfd]`` -> ``eventfd``, ``socket:[123]`` -> ``socket``; else the path."""
+    if target.startswith("anon_inode:"):
+        return target.removeprefix("anon_inode:").strip("[]")
+    kind = target.partition(":[")[0]
+    return kind.partition(":")[0] if kind.upper().startswith(("TCP", "UDP", "UNIX")) else kind
+
+
+def _start(tool: str, pid: int) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(
+        [tool, "-y", "-s", "8", "-e", "signal=none", "-p", str(pid)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        preexec_fn=_die_with_parent,  # noqa: PLW1509 - no other way to outlive nobody; the agent holds no lock here
+        start_new_session=True,
+    )
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def _read(children: "dict[int, subprocess.Popen[bytes]]", until: float) -> "dict[int, bytearray]":
+    output = {pid: bytearray() for pid in children}
+    pipes = {child.stderr.fileno(): pid for pid, child in children.items() if child.stderr}
+    while pipes and time.monotonic() < until:
+        ready, _, _ = select.select(list(pipes), [], [], max(0.0, until - time.monotonic()))
+        for fd in ready:
+            data = os.read(fd, 1 << 16)
+            output[pipes[fd]] += data
+            if not data or len(output[pipes[fd]]) > _LIMIT:
+                del pipes[fd]
+    return output
+
+
+def _end(child: "subprocess.Popen[bytes]") -> None:
+    """Ask strace to detach; it needs its pipe drained to come to the signal, so the pipe is closed first."""
+    if child.stderr:
+        child.stderr.close()
+    child.send_signal(signal.SIGINT)
+    try:
+        child.wait(1.0)
+    except subprocess.TimeoutExpired:
+        child.kill()  # the kernel detaches and resumes the target when its tracer is gone
+        child.wait()
+
+
+def _summary(pid: int, output: bytes, passed: float) -> "dict[str, Any]":
+    text = output.decode("utf-8", "replace")
+    detached = tracer(pid) == 0 and state(pid) not in ("t", "T")
+    if " attached" not in text:
+        said = text.strip().splitlines() or ["strace said nothing"]
+        why = "not-permitted" if denied(said) else "failed"
+        return {"why": why, "message": said[0][:200], "detached": detached}
+    counts = parse(text)
+    return {
+        "calls": sum(counts.values()),
+        "seconds": round(passed, 2),
+        "top": [[call, target, count] for (call, target), count in counts.most_common(_TOP)],
+        "eventfd_writes": eventfd_writes(text),
+        "detached": detached,
+    }

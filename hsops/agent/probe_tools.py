@@ -1,0 +1,48 @@
+"""What probes share: the reason why one could not look, and how a refusal of the kernel reads."""
+
+import os
+from collections.abc import Iterable
+
+_DENIED = ("permission denied", "operation not permitted", "not permitted", "eperm")
+
+
+class CouldNot(Exception):  # noqa: N818 - a missing tool is evidence, not a failure
+    """A probe could not look.
+
+    Args:
+        why: ``not-found``, ``not-permitted``, ``timed-out``, ``not-needed`` or ``failed``.
+        message: one sentence, with what would make it possible.
+    """
+
+    def __init__(self, why: str, message: str) -> None:
+        super().__init__(message)
+        self.why, self.message = why, message
+
+
+def denied(lines: "Iterable[str]") -> bool:
+    """A tool's output says that ptrace or /proc was refused. Tools have no code for it, only words."""
+    return any(word in line.lower() for line in lines for word in _DENIED)
+
+
+def state(pid: int) -> str:
+    """One letter: R, S, D, T (stopped), t (traced), Z; empty when the process is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            text = file.read()
+            return text[text.rindex(")") + 2]
+    except (OSError, ValueError):
+        return ""
+
+
+def tracer(pid: int) -> int:
+    """Who traces a process; 0 for nobody."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
+            return next((int(line.split()[1]) for line in file if line.startswith("TracerPid:")), 0)
+    except OSError:
+        return 0
+
+
+def is_root() -> bool:
+    """The agent may look at everything."""
+    return os.geteuid() == 0
