@@ -1,0 +1,215 @@
+"""Evidence as lines for people: each says what was seen and what it is to be compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from hsops.core.baseline import compare
+from hsops.diagnose.evidence import Evidence
+from hsops.diagnose.log_text import message
+from hsops.diagnose.processes import Process
+from hsops.diagnose.verdict import Finding
+
+_LONG = 160
+
+
+def everything(ev: Evidence) -> tuple[Finding, ...]:
+    """All lines that there are, in the order of the probes."""
+    return tuple(
+        finding
+        for part in (exits, log, last_line, processes, threads, stacks, files, http, gpus, machine, blind)
+        for finding in part(ev)
+    )
+
+
+def brief(ev: Evidence) -> tuple[Finding, ...]:
+    """What is enough for a server that works."""
+    return tuple(finding for part in (log, processes, http) for finding in part(ev))
+
+
+def exits(ev: Evidence) -> Iterator[Finding]:
+    """How the run and its ranks ended, as its supervisor recorded it."""
+    if not ev.run:
+        return
+    if ev.run.exit:
+        yield Finding("exit", f"launch_server: {ev.run.exit} after {clock(ev.run.exit.time - ev.run.started)}")
+    ended = [f"{rank} {end}" for rank, end in ev.run.ranks.items() if end]
+    if ended:
+        yield Finding("exit", "; ".join(ended))
+
+
+def log(ev: Evidence) -> Iterator[Finding]:
+    """How far the log is, how long it has been silent, and how far good runs are here."""
+    if not ev.log:
+        return
+    parts = [f"{ev.log.lines:,} lines"]
+    if ev.log.silent_s is not None and ev.live:
+        parts[0] += f", silent for {clock(ev.log.silent_s)}"
+    elif ev.log.waited_s:
+        parts[0] += f", the last {clock(ev.log.waited_s)} only answers to health probes"
+    summary = ev.log.summary
+    known = compare(ev.baseline, summary) if ev.baseline else None
+    if known:
+        parts.append(f"good runs of this server have {_span(known.good_lines)} when healthy")
+        if known.usual_s is not None:
+            parts.append(f"this step usually takes {clock(known.usual_s)}")
+    if summary.ready:
+        parts.append("it says that the server was ready")
+    elif summary.next:
+        reached = f"reached {summary.last_milestone.id}; " if summary.last_milestone else ""
+        absent = summary.missing(summary.next)
+        who = f" of {', '.join(absent)}" if absent and len(absent) < summary.tp else ""
+        parts.append(f"{reached}next would be {summary.next.id}{who}")
+    yield Finding("log", "; ".join(parts))
+
+
+def last_line(ev: Evidence) -> Iterator[Finding]:
+    """The last news."""
+    if ev.log and ev.log.news:
+        yield Finding("last line", cut(message(ev.log.news[-1])))
+
+
+def processes(ev: Evidence) -> Iterator[Finding]:
+    """Who is there, in which state, at how much CPU; who is missing."""
+    if not ev.live:
+        return
+    rows = [*ev.ranks.values(), *(p for p in (ev.launcher, ev.detokenizer) if p)]
+    parts = [_alike(group) for group in _groups(rows)]
+    parts += [f"{p.label} dead{f' ({p.ended})' if p.ended else ''}" for p in ev.dead]
+    parts += [f"TP{rank} is missing" for rank in ev.missing]
+    children = sum(p.role == "child" for p in ev.processes)
+    if children:
+        parts.append(f"{children} children that have no title yet")
+    if ev.compilers:
+        parts.append(f"compilers: {', '.join(ev.compilers)}")
+    orphans = [str(p.pid) for p in ev.processes if p.orphan and not p.dead]
+    if orphans:
+        parts.append(f"outside the server's tree: {', '.join(orphans)}")
+    yield Finding("processes", "; ".join(parts) or "none of this server")
+
+
+def threads(ev: Evidence) -> Iterator[Finding]:
+    """What the ranks' main threads ask of the kernel."""
+    for group in _groups(list(ev.ranks.values()), by_trace=True):
+        who, first = _names(group), group[0]
+        if first.trace:
+            rate = max(p.trace.rate for p in group if p.trace)
+            top = first.trace.top[0] if first.trace.top else None
+            text = f"{who}: {rate:,.0f} system calls/s in the main thread (an idle scheduler makes thousands)"
+            if top:
+                text += f", mostly {top[0]} on {top[1]}" if top[1] else f", mostly {top[0]}"
+            writes = sum(p.trace.eventfd_writes for p in group if p.trace)
+            if writes:
+                text += f"; {writes} single writes of up to 8 bytes to an eventfd"
+            yield Finding("threads", text)
+        elif first.activity and first.activity.running < 0.5 and first.activity.wchan not in ("0", "?"):
+            yield Finding("threads", f"{who}: the main thread waits in {first.activity.wchan}")
+
+
+def stacks(ev: Evidence) -> Iterator[Finding]:
+    """Where the ranks stand, and who stands elsewhere."""
+    merged = ev.merged
+    if not merged:
+        return
+    still = [ev.ranks[r].still for r in merged.there]
+    again = ", the same in two looks" if still and all(still) else ""
+    text = f"{len(merged.there)} of {len(ev.ranks)} ranks in {merged.frame}{again}"
+    yield Finding("stacks", text)
+    for rank, frame in merged.elsewhere.items():
+        yield Finding("stacks", f"TP{rank} is elsewhere: {frame}")
+
+
+def files(ev: Evidence) -> Iterator[Finding]:
+    """Whether output could be hidden from the log."""
+    workers = [*ev.ranks.values(), *(p for p in (ev.launcher, ev.detokenizer) if p)]
+    if not ev.log or not workers:
+        return
+    astray = [
+        f"{p.label} fd {fd} is {p.files.get(fd, '?')}" for p in workers for fd in "12" if p.files.get(fd) != ev.log.path
+    ]
+    if astray:
+        yield Finding("files", "not all output is in the log: " + "; ".join(astray[:4]))
+    else:
+        yield Finding("files", "stdout and stderr of all processes are the log: nothing is hidden in a buffer")
+
+
+def http(ev: Evidence) -> Iterator[Finding]:
+    """Who listens, and what the port says."""
+    port = ev.port
+    if not port:
+        return
+    own = {p.pid for p in ev.processes}
+    who = "nobody listens"
+    if port.listeners:
+        strangers = [pid for pid in port.listeners if pid is not None and pid not in own]
+        who = f"pid {strangers[0]}, not of this server, listens" if strangers else "it listens"
+    answers = [f"{path} {answer}" for path, answer in (("/health", port.health), ("/model_info", port.model_info))
+               if answer and port.listeners]  # fmt: skip
+    yield Finding("http", f"port {port.number}: " + "; ".join([who, *answers]))
+
+
+def gpus(ev: Evidence) -> Iterator[Finding]:
+    """Utilisation against power."""
+    if ev.gpus:
+        each = "; ".join(
+            f"{g.index}: {g.util or 0:.0f} % {g.power or 0:.0f} W {g.memory or 0:,.0f} MiB" for g in ev.gpus
+        )
+        yield Finding("gpus", each)
+
+
+def machine(ev: Evidence) -> Iterator[Finding]:
+    """OOM kills and the dump folder, where they matter."""
+    if ev.oom:
+        yield Finding("kernel", cut(ev.oom[-1]))
+    if ev.free is not None and (ev.free < 1 << 30 or not ev.writable):
+        state = "" if ev.writable else ", not writable"
+        yield Finding("dumps", f"{ev.dumps}: {ev.free / 2**30:.2f} GiB free{state}")
+
+
+def blind(ev: Evidence) -> Iterator[Finding]:
+    """What could not be seen, except what was not needed."""
+    for look in ev.could_not:
+        if look.why != "not-needed" and not (look.probe == "gpus" and look.why == "not-found"):
+            yield Finding("could not", f"{look.probe}: {look.message} ({look.why})")
+
+
+def clock(seconds: float) -> str:
+    """``0:09``, ``14:50``, ``2:03:10``."""
+    hours, rest = divmod(max(0, round(seconds)), 3600)
+    return f"{hours}:{rest // 60:02}:{rest % 60:02}" if hours else f"{rest // 60}:{rest % 60:02}"
+
+
+def cut(text: str) -> str:
+    """At most one line of a terminal or two."""
+    return text if len(text) <= _LONG else text[: _LONG - 3] + "..."
+
+
+def _groups(rows: list[Process], *, by_trace: bool = False) -> Iterator[list[Process]]:
+    """Ranks that look alike, together; other processes alone."""
+    found: dict[tuple[object, ...], list[Process]] = {}
+    for p in rows:
+        cpu = round((p.activity.cpu if p.activity else 0) / 20)
+        trace = round((p.trace.rate if p.trace else 0) / 500) if by_trace else 0
+        state = p.state if p.state in "DTt" else ""  # R and S change from one look to the next
+        key = (state, cpu, trace) if p.role == "scheduler" else (p.pid,)
+        found.setdefault(key, []).append(p)
+    yield from found.values()
+
+
+def _alike(group: list[Process]) -> str:
+    shares = [p.activity.cpu for p in group if p.activity]
+    cpu = (
+        f" {min(shares):.0f}" + (f"-{max(shares):.0f}" if max(shares) - min(shares) >= 1 else "") + " %"
+        if shares
+        else ""
+    )
+    return f"{_names(group)} {'/'.join(sorted({p.state for p in group}))}{cpu}"
+
+
+def _names(group: Iterable[Process]) -> str:
+    labels = [p.label for p in group]
+    return labels[0] if len(labels) == 1 else f"{labels[0]}-{labels[-1]}" if len(labels) > 2 else " and ".join(labels)
+
+
+def _span(span: tuple[int, int]) -> str:
+    return f"{span[0]:,} lines" if span[0] == span[1] else f"{span[0]:,}-{span[1]:,} lines"

@@ -1,0 +1,190 @@
+"""Everything the probes saw of one run, as values with properties that interpret them. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from hsops.core.baseline import Baseline
+from hsops.core.milestones import LogSummary
+from hsops.core.runs import Run
+from hsops.diagnose.processes import Process
+from hsops.diagnose.stacks import Merged, merge
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """The server's log.
+
+    Args:
+        path: on the host, or the file given.
+        summary: of its beginning and end (a very long middle is left out).
+        text: the same, for rules that look for words.
+        lines: of the whole file.
+        silent_s: seconds since the last line that is not an answer to a health probe; None when it cannot be told.
+        waited_s: how long the log itself shows health probes after that line: the silence it proves.
+        news: the last lines that are not answers to health probes.
+        grew: bytes written while the probes ran.
+    """
+
+    path: str
+    summary: LogSummary
+    text: str
+    lines: int
+    silent_s: float | None
+    waited_s: float
+    news: tuple[str, ...]
+    grew: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """To one HTTP request: ``status``, or ``error``: ``refused``, ``timeout`` or another word."""
+
+    status: int | None
+    error: str
+    took_s: float
+
+    def __str__(self) -> str:
+        return str(self.status) if self.status else self.error
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """The server's port. ``listeners``: pids, None for one that may not be seen."""
+
+    number: int
+    listeners: tuple[int | None, ...]
+    health: Answer | None
+    model_info: Answer | None
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU: percent, MiB, W. None where nvidia-smi does not say."""
+
+    index: int
+    util: float | None
+    memory: float | None
+    power: float | None
+    power_limit: float | None
+
+    @property
+    def spins(self) -> bool:
+        """All its time in a kernel at the power of idling: it waits for a peer (a loop of loads, no arithmetic)."""
+        if self.util is None or self.power is None or not self.power_limit:
+            return False
+        return self.util >= 95 and self.power < 0.4 * self.power_limit
+
+
+@dataclass(frozen=True, slots=True)
+class Blind:
+    """A look that was not possible; ``why``: not-found, not-permitted, timed-out, not-needed or failed."""
+
+    probe: str
+    why: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What there is to judge by.
+
+    Args:
+        live: processes and port were looked at; False for a log alone.
+        host: its name in the inventory; empty for a log alone.
+        run: the run's record; None for a server that hsops did not start, or a log alone.
+        tp: ranks to expect.
+        oom: what the kernel's log says of processes that the OOM killer ended.
+        oom_kills: how often it struck since boot; None when unknown.
+        free, writable: of the dump folder; None when there is none.
+        took_s: how long the probes took.
+    """
+
+    live: bool
+    host: str = ""
+    run: Run | None = None
+    tp: int = 1
+    processes: tuple[Process, ...] = ()
+    log: Log | None = None
+    port: Port | None = None
+    gpus: tuple[Gpu, ...] = ()
+    oom: tuple[str, ...] = ()
+    oom_kills: int | None = None
+    dumps: str = ""
+    free: int | None = None
+    writable: bool | None = None
+    could_not: tuple[Blind, ...] = ()
+    baseline: Baseline | None = None
+    took_s: float = 0.0
+
+    @cached_property
+    def ranks(self) -> Mapping[int, Process]:
+        """The schedulers that live, by rank."""
+        found = {p.rank: p for p in self.processes if p.role == "scheduler" and not p.dead and p.rank is not None}
+        return dict(sorted(found.items()))
+
+    @cached_property
+    def launcher(self) -> Process | None:
+        """``launch_server``, when it lives."""
+        return self._living("launcher")
+
+    @cached_property
+    def detokenizer(self) -> Process | None:
+        """The detokenizer, when it lives."""
+        return self._living("detokenizer")
+
+    @property
+    def alive(self) -> bool:
+        """The server's main process is there."""
+        return self.launcher is not None
+
+    @cached_property
+    def dead(self) -> tuple[Process, ...]:
+        """Schedulers that ended and were not collected."""
+        return tuple(p for p in self.processes if p.role == "scheduler" and p.dead)
+
+    @cached_property
+    def missing(self) -> tuple[int, ...]:
+        """Ranks that are not there although ranks have been seen: in the log, or as dead processes."""
+        seen = bool(self.dead) or (self.log is not None and "distributed-begin" in self.log.summary.reached)
+        unnamed = any(p.role == "child" for p in self.processes)
+        return tuple(r for r in range(self.tp) if r not in self.ranks) if seen and not unnamed else ()
+
+    @property
+    def health(self) -> Answer | None:
+        """What /health said."""
+        return self.port.health if self.port else None
+
+    @property
+    def healthy(self) -> bool:
+        """/health said 200."""
+        return bool(self.health and self.health.status == 200)
+
+    @property
+    def ready(self) -> bool:
+        """The log says that the server was ready once."""
+        return self.log is not None and self.log.summary.ready
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds without news in the log; 0 when unknown."""
+        return (self.log.silent_s or 0.0) if self.log else 0.0
+
+    @cached_property
+    def merged(self) -> Merged | None:
+        """The ranks' working threads laid over each other."""
+        return merge({rank: p.stack for rank, p in self.ranks.items() if p.stack})
+
+    @cached_property
+    def compilers(self) -> tuple[str, ...]:
+        """Names of compilers that run in the server's tree."""
+        return tuple(sorted({p.name for p in self.processes if p.role == "compiler" and not p.dead}))
+
+    def blind(self, probe: str) -> Blind | None:
+        """Why a probe could not look."""
+        return next((b for b in self.could_not if b.probe == probe), None)
+
+    def _living(self, role: str) -> Process | None:
+        return next((p for p in self.processes if p.role == role and not p.dead), None)

@@ -1,0 +1,56 @@
+"""The order of the rules, and ``judge``: evidence in, verdict out. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from hsops.diagnose import rules_ended, rules_log, rules_partial, rules_serving, rules_starting
+from hsops.diagnose.evidence import Evidence
+from hsops.diagnose.verdict import Verdict
+
+Rule = Callable[[Evidence], Verdict | None]
+
+RULES: tuple[Rule, ...] = (
+    # what is certain whatever else is seen
+    rules_ended.nothing_runs,
+    rules_ended.stopped,
+    rules_log.named_cause,
+    rules_serving.port_taken,
+    # who is gone
+    rules_ended.rank_died,
+    rules_ended.detokenizer_died,
+    rules_ended.launcher_gone,
+    rules_log.peer_died,
+    # it answers, or did once
+    rules_serving.dump_folder,
+    rules_serving.healthy,
+    rules_starting.shutting_down,
+    rules_serving.under_load,
+    rules_serving.idle_poll,
+    rules_serving.hung_serving,
+    rules_log.heartbeat,
+    # on its way: what moves first, then what does not
+    rules_partial.desync,
+    rules_starting.compiling,
+    rules_starting.busy_wait,
+    rules_starting.forward_stuck,
+    rules_starting.rendezvous,
+    rules_starting.graph_capture,
+    rules_starting.loading,
+    rules_starting.load_hang,
+    rules_starting.starting,
+    # a log and nothing else
+    rules_serving.said_ready,
+    rules_partial.compiling,
+    rules_partial.graphs,
+    rules_partial.weights,
+    rules_partial.proven_silence,
+)
+
+
+def judge(evidence: Evidence) -> Verdict:
+    """The first rule that fits gives the verdict; without one it abstains."""
+    found = (rule(evidence) for rule in RULES)
+    verdict = next((v for v in found if v), None) or rules_partial.abstain(evidence)
+    return replace(verdict, host=evidence.host)

@@ -1,0 +1,98 @@
+"""What a log says beside its milestones: how long it has been silent, its last news, its words."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+
+from hsops.core.milestones import LogReader, LogSummary
+from hsops.diagnose.evidence import Log
+
+_STAMP = re.compile(r"^\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)[^\]]*\] ?")
+# Answers to whoever asks, hsops included: they prove that the HTTP process lives, and nothing about the schedulers.
+_NOISE = re.compile(
+    r'"GET /(health\w*|metrics|v1/models|(get_)?(model|server)_info|ping)\b[^"]*"|Health check request received'
+)
+_HARMLESS = re.compile(r"server_args=|Ignore import error|UserWarning|FutureWarning|DeprecationWarning")
+_NEWS = 5
+_LONGEST = 4000
+
+
+def read_log(
+    path: str,
+    data: bytes,
+    *,
+    tp: int | None = None,
+    lines: int | None = None,
+    local: str = "",
+    changed: float | None = None,
+    grew: int = 0,
+) -> Log:
+    """A log as evidence.
+
+    Args:
+        data: its bytes; of a very long one, its beginning and its end.
+        lines: of the whole file, where ``data`` is not all of it.
+        local: the host's wall clock, ``2026-11-29 17:41:23``, in the time zone that stamps the log.
+        changed: seconds since the file was written to last.
+        grew: bytes that were added while the probes ran.
+    """
+    reader = LogReader(tp=tp)
+    reader.feed(data if data.endswith(b"\n") else data + b"\n")
+    summary = reader.summary()
+    rows = [row.rstrip("\r") for row in data.decode(errors="replace").splitlines() if row.strip()]
+    news_at, noise_at = _moments(rows, summary)
+    return Log(
+        path=path,
+        summary=summary,
+        text="\n".join(row[:_LONGEST] for row in rows if not _HARMLESS.search(row)),
+        lines=summary.lines if lines is None else lines,
+        silent_s=_silence(rows, news_at, _seconds(local), changed),
+        waited_s=max(0.0, noise_at - news_at) if noise_at and news_at else 0.0,
+        news=tuple(row for row in rows if not is_noise(row))[-_NEWS:],
+        grew=grew,
+    )
+
+
+def is_noise(row: str) -> bool:
+    """A line that only answers a probe."""
+    return bool(_NOISE.search(row))
+
+
+def message(row: str) -> str:
+    """A line without its stamp."""
+    return _STAMP.sub("", row).strip()
+
+
+def _moments(rows: list[str], summary: LogSummary) -> tuple[float | None, float | None]:
+    """When the last news and the last answer to a probe were stamped.
+
+    A milestone is news even where it reads like an answer: the warm-up's own ``GET /model_info``.
+    """
+    news, noise = None, None
+    for row in rows:
+        match = _STAMP.match(row)
+        moment = _seconds(match.group(1)) if match else None
+        if moment is not None and is_noise(row):
+            noise = moment
+        elif moment is not None:
+            news = moment
+    marks = [mark.time for ranks in summary.reached.values() for mark in ranks.values() if mark.time is not None]
+    moments = [m for m in (news, *marks) if m is not None]
+    return (max(moments) if moments else None), noise
+
+
+def _silence(rows: list[str], news_at: float | None, now: float | None, changed: float | None) -> float | None:
+    if changed is not None and rows and not is_noise(rows[-1]):
+        return changed  # the last line is news: the file's own time is exact, and unstamped lines count
+    if news_at is not None and now is not None:
+        return max(0.0, now - news_at)
+    return changed
+
+
+def _seconds(stamp: str) -> float | None:
+    """Comparable with the times of ``LogSummary``, which read the stamps as if they were UTC."""
+    try:
+        return datetime.fromisoformat(f"{stamp}+00:00").timestamp() if stamp else None
+    except ValueError:
+        return None

@@ -1,0 +1,129 @@
+"""From what the agent sent, or from a log file, to ``Evidence``. Missing parts are left out, never guessed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hsops.core.baseline import Baseline
+from hsops.core.runs import Run
+from hsops.diagnose.evidence import Answer, Blind, Evidence, Gpu, Log, Port
+from hsops.diagnose.log_text import read_log
+from hsops.diagnose.processes import Activity, Process, Trace
+from hsops.diagnose.stacks import Frame, Stack
+
+Raw = Mapping[str, Any]
+
+
+def from_probe(
+    raw: Raw, *, host: str = "", run: Run | None = None, tp: int | None = None, baseline: Baseline | None = None
+) -> Evidence:
+    """The evidence of one ``probe``.
+
+    Args:
+        raw: the verb's result.
+        tp: ranks to expect when neither the run nor the log tells.
+    """
+    log = _log(raw, run.tp if run else tp)
+    memory, dumps, kernel = raw.get("memory") or {}, raw.get("dumps") or {}, raw.get("kernel") or {}
+    return Evidence(
+        live=True,
+        host=host,
+        run=run,
+        tp=run.tp if run else log.summary.tp if log else tp or 1,
+        processes=tuple(_process(p, raw.get("time", 0.0)) for p in raw.get("processes", ())),
+        log=log,
+        port=_port(raw["port"]) if raw.get("port") else None,
+        gpus=tuple(_gpu(g) for g in raw.get("gpus") or ()),
+        oom=tuple(kernel.get("oom", ())),
+        oom_kills=memory.get("oom_kills"),
+        dumps=dumps.get("path", ""),
+        free=dumps.get("free"),
+        writable=dumps.get("writable"),
+        could_not=tuple(Blind(b["probe"], b["why"], b["message"]) for b in raw.get("could_not", ())),
+        baseline=baseline,
+        took_s=raw.get("took_s", 0.0),
+    )
+
+
+def from_log(path: str, data: bytes, *, tp: int | None = None, baseline: Baseline | None = None) -> Evidence:
+    """The evidence of a log alone."""
+    log = read_log(path, data, tp=tp)
+    return Evidence(live=False, tp=log.summary.tp, log=log, baseline=baseline)
+
+
+def _log(raw: Raw, tp: int | None) -> Log | None:
+    found = raw.get("log")
+    if not found:
+        return None
+    head, tail = found.get("head", "").encode(), found.get("tail", "").encode()
+    grew = max(0, found.get("size_after", 0) - found["size"]) if "size" in found else 0
+    return read_log(
+        found.get("path", ""),
+        head + tail,
+        tp=tp,
+        lines=found.get("lines"),
+        local=raw.get("local", ""),
+        changed=found.get("changed"),
+        grew=grew,
+    )
+
+
+def _process(raw: Raw, now: float) -> Process:
+    sample = raw.get("sample")
+    dumps = (d["threads"] for d in raw.get("stacks") or () if "threads" in d)
+    trace = raw.get("strace") or {}
+    return Process(
+        pid=raw["pid"],
+        name=raw.get("name", ""),
+        argv=tuple(raw.get("argv", ())),
+        role=raw["role"],
+        rank=raw.get("rank"),
+        state=sample["state"] if sample else raw["state"],
+        age=max(0.0, now - raw.get("started", now)),
+        files=dict(raw.get("files", {})),
+        orphan=raw.get("orphan", False),
+        ended=raw.get("ended", ""),
+        activity=_activity(sample) if sample else None,
+        stacks=tuple(tuple(_stack(t) for t in threads) for threads in dumps),
+        trace=_trace(trace) if "calls" in trace else None,
+    )
+
+
+def _activity(raw: Raw) -> Activity:
+    main = raw.get("main", {})
+    return Activity(
+        cpu=raw["cpu"],
+        main_cpu=main.get("cpu", 0.0),
+        main_user=main.get("user", 0.0),
+        looks=main.get("calls", {}),
+        wchan=main.get("wchan", "?"),
+        switches=main.get("voluntary", 0.0),
+        read=raw.get("read_bytes_s"),
+        rchar=raw.get("rchar_s"),
+        faults=raw.get("majflt_s", 0),
+        touched=raw.get("minflt_s", 0),
+    )
+
+
+def _stack(raw: Raw) -> Stack:
+    frames: Sequence[Sequence[Any]] = raw["frames"]
+    return Stack(raw["name"], raw.get("main", False), raw["active"], tuple(Frame(n, f, line) for n, f, line in frames))
+
+
+def _trace(raw: Raw) -> Trace:
+    top = tuple((call, target, count) for call, target, count in raw.get("top", ()))
+    return Trace(raw["calls"], raw["seconds"], top, raw.get("eventfd_writes", 0), raw.get("detached", True))
+
+
+def _port(raw: Raw) -> Port:
+    return Port(raw["number"], tuple(raw.get("listeners", ())), _answer(raw, "health"), _answer(raw, "model_info"))
+
+
+def _answer(raw: Raw, name: str) -> Answer | None:
+    found = raw.get(name)
+    return Answer(found.get("status"), found.get("error", ""), found.get("took_s", 0.0)) if found else None
+
+
+def _gpu(raw: Raw) -> Gpu:
+    return Gpu(int(raw.get("index", 0)), raw.get("util"), raw.get("memory"), raw.get("power"), raw.get("power_limit"))

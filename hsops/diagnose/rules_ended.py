@@ -1,0 +1,183 @@
+"""Rules about processes that are gone, dead or stopped."""
+
+from __future__ import annotations
+
+import re
+
+from hsops.core.runs import Exit
+from hsops.diagnose import cite
+from hsops.diagnose.evidence import Evidence
+from hsops.diagnose.rules_log import exception, silent_rank
+from hsops.diagnose.verdict import Finding, Verdict
+
+_DIED_AT_START = re.compile(r"Rank (\d+) scheduler (?:died|is dead)[^\n]*(?:exit code: (-?\d+))?", re.MULTILINE)
+_KILLED = re.compile(r"Killed process (\d+)")
+_TOGETHER_S = 0.3  # the launcher kills the other ranks when one died: only who went first tells something
+
+
+def nothing_runs(ev: Evidence) -> Verdict | None:
+    """No process of the server, and nothing that went wrong."""
+    if not ev.live or any(not p.dead for p in ev.processes):
+        return None
+    run = ev.run
+    if run is None:
+        why = "no run of this server is recorded and nothing listens for it"
+    elif run.phase == "stopped":
+        why = f"run {run.id} was stopped by hsops stop"
+    elif run.exit and run.exit.code == 0 and not run.exit.signal:
+        why = f"run {run.id} ended by itself with exit code 0"
+    elif run.phase == "lost" and not run.exit:
+        why = f"run {run.id} is lost: the host restarted, or the server and its supervisor were killed together"
+    else:
+        return None
+    return Verdict("not-running", "high", why, cite.everything(ev), remedy="hsops launch --wait-healthy")
+
+
+def stopped(ev: Evidence) -> Verdict | None:
+    """A process is stopped by a signal, a frozen cgroup or a debugger: the others wait for it."""
+    held = [p for p in ev.processes if p.stopped and p.role in ("scheduler", "launcher", "tokenizer", "detokenizer")]
+    if not held:
+        return None
+    process = next((p for p in held if p.role == "scheduler"), held[0])
+    name = {"scheduler": "rank-stopped", "detokenizer": "detokenizer-stalled"}.get(process.role, "tokenizer-blocked")
+    pids = " ".join(str(p.pid) for p in held)
+    by = "a debugger or tracer holds it" if process.state == "t" else "a signal (SIGSTOP) or a frozen cgroup"
+    found = [Finding("processes", f"{p.label} (pid {p.pid}) is in state {p.state}: {by}") for p in held]
+    return Verdict(
+        name,
+        "high",
+        f"{' and '.join(p.label for p in held)} {'is' if len(held) == 1 else 'are'} stopped; the others wait",
+        (*found, *cite.everything(ev)),
+        rank=process.rank if process.role == "scheduler" else None,
+        remedy=f"kill -CONT {pids}",
+    )
+
+
+def rank_died(ev: Evidence) -> Verdict | None:
+    """A rank ended and its own exception is not in the log: a signal, or the OOM killer."""
+    if not ev.live or exception(ev) or (ev.healthy and not ev.missing):
+        return None
+    rank, how = _first_death(ev)
+    if rank is None and not how:
+        return None
+    oom = _oom(ev, rank, how)
+    who = f"TP{rank}" if rank is not None else "a scheduler"
+    name = "scheduler-killed-oom" if oom else "rank-killed"
+    if not oom and how and not how.startswith("SIG"):
+        name = "peer-rank-died"
+    why = "the kernel's OOM killer ended it" if oom else f"{how or 'it is gone'}, and it left no exception in the log"
+    return Verdict(
+        name,
+        "high" if oom == "recorded" or (rank is not None and how.startswith("SIG")) else "medium",
+        f"{who} died: {why}",
+        (*_oom_lines(ev, oom), *cite.everything(ev)),
+        rank=rank,
+        remedy="lower the host memory that loading takes, then hsops launch" if oom else "hsops launch --replace",
+        next_probe="" if oom or how else "dmesg -T | grep -i -e oom -e killed",
+    )
+
+
+def detokenizer_died(ev: Evidence) -> Verdict | None:
+    """The server was up, the schedulers live, the detokenizer does not."""
+    up = ev.log is not None and "http" in ev.log.summary.reached
+    if not (ev.live and ev.alive and ev.ranks and up) or ev.detokenizer or ev.healthy:
+        return None
+    return Verdict(
+        "detokenizer-died",
+        "high",
+        "the detokenizer is gone: no answer can leave the server",
+        cite.everything(ev),
+        remedy="hsops launch --replace --wait-healthy",
+    )
+
+
+def launcher_gone(ev: Evidence) -> Verdict | None:
+    """launch_server itself was killed; what it left behind, if anything."""
+    if not ev.live or ev.alive or (ev.run is None and not ev.processes):
+        return None
+    left = [p for p in ev.processes if not p.dead and p.role in ("scheduler", "detokenizer", "child")]
+    end = ev.run.exit if ev.run else None
+    if end and end.oom:
+        return _oom_launcher(ev, end)
+    if not left and not (end and end.signal):
+        return None
+    echoes = {e.id for e in ev.log.summary.errors} if ev.log else set()
+    if "child-failed" in echoes:
+        return None  # it ended itself because a child had failed
+    rest = f"; left behind: {', '.join(f'{p.label} ({p.pid})' for p in left)}" if left else ""
+    return Verdict(
+        "launcher-killed",
+        "high" if end and end.signal else "medium",
+        f"launch_server was killed{f' by {end.signal}' if end and end.signal else ''}{rest}",
+        cite.everything(ev),
+        remedy=f"kill {' '.join(str(p.pid) for p in left)}; hsops launch" if left else "hsops launch --wait-healthy",
+        next_probe="who sent the signal: hsops' audit log, journalctl, the container's orchestrator",
+    )
+
+
+def _first_death(ev: Evidence) -> tuple[int | None, str]:
+    """The rank that died first and how (``SIGKILL``, ``exit 1``); (None, "") when no rank died."""
+    recorded = _recorded(ev)
+    if recorded:
+        return recorded
+    if ev.dead:
+        return (ev.missing[0] if len(ev.missing) == 1 else None), ev.dead[0].ended or "it ended"
+    said = _DIED_AT_START.search(ev.log.text) if ev.log else None
+    if said and not ev.alive:
+        code = re.search(r"exit code: (-?\d+)", said.group(0))
+        return int(said.group(1)), _code(int(code.group(1))) if code else "it ended"
+    if ev.alive and ev.missing and ev.ranks:
+        return (ev.missing[0] if len(ev.missing) == 1 else None), ""
+    return None, ""
+
+
+def _recorded(ev: Evidence) -> tuple[int, str] | None:
+    """From the supervisor's record; None when it cannot tell who went first."""
+    ends = {int(name[2:]): end for name, end in (ev.run.ranks.items() if ev.run else ()) if end}
+    if not ends or (ev.run and ev.run.phase == "stopped"):
+        return None
+    order = sorted(ends, key=lambda rank: ends[rank].time)
+    first = order[0]
+    tied = [r for r in order if ends[r].time - ends[first].time < _TOGETHER_S]
+    if len(tied) > 1 or (ev.run and ev.run.exit and ends[first].time > ev.run.exit.time + _TOGETHER_S):
+        quiet = silent_rank(ev)
+        if quiet is None or quiet not in ends:
+            return None
+        first = quiet
+    end = ends[first]
+    return first, end.signal or f"exit {end.code}"
+
+
+def _code(code: int) -> str:
+    return {-9: "SIGKILL", -15: "SIGTERM", -11: "SIGSEGV", -6: "SIGABRT", -7: "SIGBUS"}.get(code, f"exit {code}")
+
+
+def _oom(ev: Evidence, rank: int | None, how: str) -> str:
+    """``recorded``: the kernel or the supervisor says so; ``likely``: it cannot be read; empty: it was not."""
+    end = ev.run.ranks.get(f"TP{rank}") if ev.run and rank is not None else None
+    if end and end.oom:
+        return "recorded"
+    pids = {str(p.pid) for p in ev.processes if p.role == "scheduler"}
+    if any((m := _KILLED.search(line)) and (m.group(1) in pids or "sglang" in line) for line in ev.oom):
+        return "recorded"
+    if how == "SIGKILL" and ev.blind("kernel") and (ev.oom_kills or 0) > 0:
+        return "likely"
+    return ""
+
+
+def _oom_lines(ev: Evidence, oom: str) -> tuple[Finding, ...]:
+    if oom == "likely":
+        return (Finding("kernel", f"{ev.oom_kills} OOM kills since boot; the kernel log may not be read"),)
+    if not oom and not ev.blind("kernel"):
+        return (Finding("kernel", "its log tells of no OOM kill of this server"),)
+    return ()
+
+
+def _oom_launcher(ev: Evidence, end: Exit) -> Verdict:
+    return Verdict(
+        "scheduler-killed-oom",
+        "high",
+        f"launch_server was {end}",
+        cite.everything(ev),
+        remedy="lower the host memory that the server takes, or give the host more",
+    )

@@ -1,0 +1,168 @@
+"""Rules that read causes from the log's words."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+
+from hsops.core.log_errors import LogError
+from hsops.diagnose import cite
+from hsops.diagnose.evidence import Evidence
+from hsops.diagnose.log_text import message
+from hsops.diagnose.signatures import DIED, ECHO, NAN, SIGNATURES, WARMUP_FAILED, Signature
+from hsops.diagnose.verdict import Finding, Verdict
+
+_READY = "The server is fired up and ready to roll!"
+_HEARTBEAT = re.compile(r"tic start time: (\d\d:\d\d:\d\d)\. last_heartbeat time: (\d\d:\d\d:\d\d)")
+_DAY = 24 * 3600
+_FROZEN_S = 60  # the check itself gives up after 20 s; a heartbeat older than that by far does not come back
+
+
+def named_cause(ev: Evidence) -> Verdict | None:
+    """A line that names the cause, from which the server cannot go on."""
+    for row in (*SIGNATURES, *_general(ev)):
+        if row.stage and ev.log and ev.log.summary.stage != row.stage:
+            continue
+        if row.name == "scheduler-killed-oom" and ev.live:
+            continue  # the host tells more: hsops.diagnose.rules_ended
+        hit = _hit(ev, row)
+        if hit:
+            return _verdict(ev, row, hit)
+    return None
+
+
+def peer_died(ev: Evidence) -> Verdict | None:
+    """Ranks complain of a peer that went away, and no rank says why: the one that is silent is the suspect."""
+    if not ev.log or ev.healthy or not ECHO.search(ev.log.text):
+        return None
+    return Verdict(
+        "peer-rank-died",
+        "medium",
+        f"a rank went away and the others complain of it{_silent_rank_text(ev)}; its own end left no word in the log",
+        (*_said(ev), *cite.everything(ev)),
+        rank=silent_rank(ev),
+        remedy="find out how that rank ended: dmesg -T | grep -i -e oom -e killed; hsops status",
+        next_probe="hsops diagnose --run ID on the host, where the supervisor recorded how each rank ended",
+    )
+
+
+def heartbeat(ev: Evidence) -> Verdict | None:
+    """``Health check failed`` lines: a heartbeat that stays where it is means a deadlock, a single one only load."""
+    if not ev.log or ev.healthy:
+        return None
+    gaps = [_gap(*pair) for pair in _HEARTBEAT.findall(ev.log.text)]
+    if not gaps or _answered_since(ev):
+        return None
+    if gaps[-1] >= _FROZEN_S:
+        return Verdict(
+            "scheduler-deadlock",
+            "medium" if len(gaps) > 1 else "low",
+            f"the schedulers have sent nothing for {cite.clock(gaps[-1])}: the heartbeat does not move any more",
+            cite.everything(ev),
+            remedy="hsops launch --replace --wait-healthy",
+            next_probe="" if ev.live else "hsops diagnose while it hangs: stacks of all ranks",
+        )
+    if ev.live:
+        return None
+    return Verdict(
+        "health-false-negative-under-load",
+        "low",
+        f"/health found no output for {gaps[-1]} s: long prompts do that, and restarting makes it worse",
+        cite.everything(ev),
+        remedy="raise SGLANG_HEALTH_CHECK_TIMEOUT (20 s) while batches go on",
+        next_probe="hsops diagnose on the host: does the heartbeat stay where it is?",
+    )
+
+
+def silent_rank(ev: Evidence) -> int | None:
+    """The only rank that did not complain when all others did."""
+    if not ev.log or ev.tp < 2:
+        return None
+    complained = {int(e.rank[2:]) for e in ev.log.summary.errors if e.rank}
+    quiet = [rank for rank in range(ev.tp) if rank not in complained]
+    return quiet[0] if len(quiet) == 1 else None
+
+
+def exception(ev: Evidence) -> LogError | None:
+    """The scheduler's own exception; one that only echoes another rank's end does not count."""
+    errors = ev.log.summary.errors if ev.log else ()
+    return next((e for e in errors if e.id == "scheduler-exception" and e.role == "cause" and not _echo(e)), None)
+
+
+def _general(ev: Evidence) -> tuple[Signature, ...]:
+    """What says only that something died; an exception that is no echo first."""
+    return (*((DIED,) if exception(ev) else ()), WARMUP_FAILED, NAN)
+
+
+def _hit(ev: Evidence, row: Signature) -> re.Match[str] | None:
+    if not ev.log:
+        return None
+    text = ev.log.text
+    hit = row.pattern.search(text)
+    if not hit or (row.also and not re.search(row.also, text)):
+        return None
+    ready = text.find(_READY)
+    later = ready < 0 or hit.start() > ready
+    if ev.live and ev.alive:
+        return hit if row.terminal and later else None
+    return hit if later else None
+
+
+def _verdict(ev: Evidence, row: Signature, hit: re.Match[str]) -> Verdict:
+    assert ev.log
+    line = _line(ev.log.text, hit.start())
+    error = exception(ev)
+    said = error.said if error and row.name in (DIED.name, WARMUP_FAILED.name) else message(line)
+    found = [Finding("log", cite.cut(message(line)))]
+    if error and error.last:
+        found.append(Finding("exception", cite.cut(error.last)))
+    if error and error.frame:
+        found.append(Finding("frame", cite.cut(error.frame)))
+    rank = _rank(line, ev)
+    if error and rank is None:
+        rank = int(error.rank[2:]) if error.rank else (0 if ev.tp == 1 else None)
+    return Verdict(
+        row.name,
+        row.confidence,
+        cite.cut(f"{row.name.replace('-', ' ')}: {said}"),
+        (*found, *cite.everything(ev)),
+        rank=rank,
+        remedy=row.remedy,
+        next_probe="" if row.confidence == "high" else "hsops logs, from this line on",
+    )
+
+
+def _line(text: str, at: int) -> str:
+    return text[text.rfind("\n", 0, at) + 1 :].split("\n", 1)[0]
+
+
+def _rank(line: str, ev: Evidence) -> int | None:
+    tag = re.match(r"^\[[^\]]*\bTP(\d+)[^\]]*\]", line)
+    return int(tag.group(1)) if tag and ev.tp > 1 else None
+
+
+def _echo(error: LogError) -> bool:
+    return bool(ECHO.search(f"{error.text} {error.last}"))
+
+
+def _said(ev: Evidence) -> tuple[Finding, ...]:
+    cause = ev.log.summary.cause if ev.log else None
+    return (Finding("log", cite.cut(f"{cause.rank or 'main'}: {cause.said}")),) if cause else ()
+
+
+def _silent_rank_text(ev: Evidence) -> str:
+    rank = silent_rank(ev)
+    return f": all but TP{rank}" if rank is not None else ""
+
+
+def _gap(now: str, heartbeat: str) -> int:
+    then, since = (datetime.strptime(t, "%H:%M:%S") for t in (now, heartbeat))
+    return int((then - since).total_seconds()) % _DAY
+
+
+def _answered_since(ev: Evidence) -> bool:
+    """A health probe got 200 after the last failure."""
+    assert ev.log
+    return '"GET /health' in ev.log.text[ev.log.text.rfind("last_heartbeat time") :] and bool(
+        re.search(r'"GET /health\S* HTTP/[\d.]+" 200', ev.log.text[ev.log.text.rfind("last_heartbeat time") :])
+    )

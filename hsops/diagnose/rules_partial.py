@@ -1,0 +1,135 @@
+"""Rules about a log that stops on the way, with nothing else to look at. A log alone cannot tell slow from stuck."""
+
+from __future__ import annotations
+
+import re
+
+from hsops.diagnose import cite
+from hsops.diagnose.evidence import Evidence
+from hsops.diagnose.log_text import message
+from hsops.diagnose.verdict import Finding, Verdict
+
+_JIT = re.compile(
+    r"DeepGEMM (JIT )?(Pre-Compl?i?(e|le)|warmup)|Try DeepGEMM JIT|\[Auto[Tt]uner\]: Tuning|deep_gemm.*compil",
+    re.IGNORECASE,
+)
+_TUNED, _TUNING = (
+    re.compile(r"(?i)autotuner\]: Loaded \d+ configs"),
+    re.compile(r"(?i)(Running FlashInfer autotune|\]: Tuning )"),
+)
+_LIVE = "hsops diagnose on the host while it happens: CPU, stacks and system calls of the ranks"
+_SKEW_S = 60.0
+_WAITED_S = 60.0
+
+
+def desync(ev: Evidence) -> Verdict | None:
+    """Some ranks found their tuned kernels in the cache, others tune and wait for them."""
+    if ev.ready or not ev.log or not (_TUNED.search(ev.log.text) and _TUNING.search(ev.log.text)):
+        return None
+    return Verdict(
+        "autotune-rank-desync-deadlock",
+        "medium",
+        "some ranks loaded tuned kernels from the cache while others tune: their collectives no longer match",
+        cite.everything(ev),
+        remedy="remove the autotune cache on all ranks, or switch autotuning off",
+        next_probe="" if ev.live else _LIVE,
+    )
+
+
+def compiling(ev: Evidence) -> Verdict | None:
+    """The last news is a compiler's."""
+    if ev.live or ev.ready or not ev.log or not any(_JIT.search(row) for row in ev.log.news[-3:]):
+        return None
+    return Verdict(
+        "jit-compiling-not-hung",
+        "medium",
+        "the last lines are a compiler's or tuner's: 10 to 20 minutes are usual on a first start",
+        cite.everything(ev),
+        remedy="wait; keep the JIT caches between launches",
+        next_probe=_LIVE,
+    )
+
+
+def graphs(ev: Evidence) -> Verdict | None:
+    """The last news is graph capture."""
+    if ev.live or ev.ready or not ev.log:
+        return None
+    reached = ev.log.summary.reached
+    if "graphs-begin" not in reached or ev.log.summary.stage != "graphs" or ev.log.summary.errors:
+        return None
+    return Verdict(
+        "graph-capture-slow-not-hung",
+        "low",
+        "the log stops in CUDA graph capture: 7 s to 22 minutes in launches that succeeded",
+        cite.everything(ev),
+        remedy="wait",
+        next_probe=_LIVE,
+    )
+
+
+def weights(ev: Evidence) -> Verdict | None:
+    """The log stops while ranks load weights: the shard bar at 100 % does not mean that they are in."""
+    if ev.live or ev.ready or not ev.log or ev.log.summary.stage != "weights":
+        return None
+    ended = ev.log.summary.reached.get("weights", {})
+    begun = ev.log.summary.reached.get("weights-begin", {})
+    bars = [bar for bar in ev.log.summary.bars.values() if "shard" in bar.caption.lower()]
+    if not (begun or ended or bars) or ev.log.summary.errors:
+        return None
+    times = [mark.time for mark in ended.values() if mark.time is not None]
+    if ended and len(ended) < ev.tp and times and max(times) - min(times) > _SKEW_S:
+        return Verdict(
+            "weights-post-processing-slow",
+            "medium",
+            f"{len(ended)} of {ev.tp} ranks have their weights, minutes apart: repacking is slow, not stuck",
+            cite.everything(ev),
+            remedy="wait",
+            next_probe=_LIVE,
+        )
+    return Verdict(
+        "loading",
+        "low",
+        f"the log stops while weights load: {len(ended)} of {ev.tp} ranks done",
+        cite.everything(ev),
+        next_probe=_LIVE,
+    )
+
+
+def proven_silence(ev: Evidence) -> Verdict | None:
+    """Health probes were answered for a minute after the last news: the HTTP process lived, the warm-up did not end."""
+    if ev.live or ev.ready or not ev.log or ev.log.waited_s < _WAITED_S or "http" not in ev.log.summary.reached:
+        return None
+    return Verdict(
+        "warmup-forward-stuck",
+        "low",
+        f"the port was open and the warm-up did not end within {cite.clock(ev.log.waited_s)}",
+        cite.everything(ev),
+        next_probe=_LIVE,
+    )
+
+
+def abstain(ev: Evidence) -> Verdict:
+    """No rule fits: say what is known and what to look at next."""
+    cause = ev.log.summary.cause if ev.log else None
+    said = (Finding("log", cite.cut(cause.said)),) if cause else ()
+    if ev.live and not ev.alive:
+        words = f"it ended: {cite.cut(cause.said)}" if cause else "it ended, and no rule knows why"
+        return Verdict("unknown", "low", words, (*said, *cite.everything(ev)), next_probe="hsops logs, from the end")
+    if not ev.live:
+        last = f" after '{message(ev.log.news[-1])[:60]}'" if ev.log and ev.log.news else ""
+        return Verdict(
+            "unknown",
+            "low",
+            f"the log stops{last}; a log alone cannot tell slow from stuck",
+            (*said, *cite.everything(ev)),
+            next_probe=_LIVE,
+        )
+    lacking = [b.probe for b in ev.could_not if b.probe in ("stacks", "strace") and b.why != "not-needed"]
+    how = f"with {' and '.join(lacking)} allowed (root, or CAP_SYS_PTRACE)" if lacking else "again in a minute"
+    return Verdict(
+        "unknown",
+        "low",
+        "it lives and does not answer, and the evidence fits no known cause",
+        (*said, *cite.everything(ev)),
+        next_probe=f"hsops diagnose {how}",
+    )

@@ -1,0 +1,167 @@
+"""Rules about a server whose port answers, or answered once."""
+
+from __future__ import annotations
+
+import re
+
+from hsops.diagnose import cite
+from hsops.diagnose.evidence import Evidence
+from hsops.diagnose.stacks import waits_for_peers
+from hsops.diagnose.verdict import Finding, Verdict
+
+_BATCH = re.compile(r"(Prefill|Decode) batch[.,] .*")
+_REQUESTS = re.compile(r"#(?:running-req|queue-req): (\d+)")
+_FRESH_S = 5.0
+_FULL = 64 << 20
+
+
+def port_taken(ev: Evidence) -> Verdict | None:
+    """Somebody else listens on the server's port while the server lives or has failed to bind it."""
+    own = {p.pid for p in ev.processes}
+    strangers = [pid for pid in (ev.port.listeners if ev.port else ()) if pid is not None and pid not in own]
+    past = ev.log is not None and "http-process" in ev.log.summary.reached
+    if not strangers or not own or not (past or ev.alive):
+        return None
+    assert ev.port
+    certain = ev.alive
+    return Verdict(
+        "port-in-use",
+        "high" if certain else "medium",
+        f"port {ev.port.number} belongs to pid {strangers[0]}, not to this server, which can never open it",
+        cite.everything(ev),
+        remedy=f"stop pid {strangers[0]}, or set another servers.<name>.port (auto picks a free one)",
+    )
+
+
+def dump_folder(ev: Evidence) -> Verdict | None:
+    """The server answers, but its ranks cannot write what they capture."""
+    if not ev.healthy or not (ev.run and ev.run.dump_dir) or ev.free is None:
+        return None
+    if ev.writable is False:
+        name, what, remedy = "dump-dir-unwritable", "is not writable", "give the server's user the folder"
+    elif ev.free < _FULL:
+        name, what, remedy = "dump-dir-full", f"has {ev.free / 2**20:,.0f} MiB left", "hsops fetch --evict"
+    else:
+        return None
+    return Verdict(
+        name,
+        "high",
+        f"the server is healthy, but {ev.dumps} {what}: every sample will fail",
+        cite.everything(ev),
+        remedy=remedy,
+    )
+
+
+def healthy(ev: Evidence) -> Verdict | None:
+    """/health said 200: the server generated a token for it."""
+    if not ev.healthy:
+        return None
+    requests = _requests(ev)
+    if requests:
+        return Verdict(
+            "healthy-loaded", "high", f"/health answers 200; {requests} requests are in work", cite.brief(ev)
+        )
+    notes: tuple[Finding, ...] = ()
+    if any(p.activity and p.activity.cpu > 40 for p in ev.ranks.values()):
+        notes = (Finding("note", "busy schedulers are normal: an idle one asks for work all the time"),)
+    return Verdict("healthy", "high", "/health answers 200; it waits for requests", (*cite.brief(ev), *notes))
+
+
+def said_ready(ev: Evidence) -> Verdict | None:
+    """A log alone that ends well."""
+    if ev.live or not ev.ready:
+        return None
+    return Verdict(
+        "healthy",
+        "medium",
+        "the log says that the server was ready, and nothing bad after that",
+        cite.brief(ev),
+        next_probe="hsops diagnose on the host: a log cannot tell whether it still answers",
+    )
+
+
+def idle_poll(ev: Evidence) -> Verdict | None:
+    """/health could not be asked, and the ranks poll for work as healthy ones do."""
+    unasked = ev.health is None and ev.live
+    if not unasked or not ev.ready or not ev.ranks:
+        return None
+    if not all(p.polls or p.doing in ("idle", "loop") for p in ev.ranks.values()):
+        return None
+    return Verdict(
+        "healthy-idle-busy-poll",
+        "medium",
+        "the ranks ask for work all the time and find none: that takes a core each and is by design",
+        cite.everything(ev),
+        remedy="args.sleep-on-idle: true saves the power",
+        next_probe="curl /health on the host",
+    )
+
+
+def under_load(ev: Evidence) -> Verdict | None:
+    """/health says no, but batches go on: its 20 s are too short for long prompts."""
+    if not (ev.live and ev.alive and ev.ready) or ev.healthy or not ev.log:
+        return None
+    last = ev.log.news[-1] if ev.log.news else ""
+    if not (_BATCH.search(last) and ev.silent_s < _FRESH_S):
+        return None
+    return Verdict(
+        "health-false-negative-under-load",
+        "medium",
+        "/health says no while batches go on: the server is slow under load, not stuck; restarting makes it worse",
+        cite.everything(ev),
+        remedy="raise SGLANG_HEALTH_CHECK_TIMEOUT, or send less at once",
+    )
+
+
+def hung_serving(ev: Evidence) -> Verdict | None:
+    """It was ready once, lives, and does not answer: by where the ranks stand."""
+    if not (ev.live and ev.alive and ev.ready and ev.ranks) or ev.healthy or ev.health is None:
+        return None
+    what = {rank: p.doing for rank, p in ev.ranks.items()}
+    rank = next((r for r, doing in what.items() if doing == "send"), None)
+    if rank is not None:
+        return _stuck(
+            ev, "zmq-send-blocked", "high", f"TP{rank} is blocked in a send to a peer that does not read", rank
+        )
+    if not any(doing in ("forward", "result") for doing in what.values()):
+        return None
+    apart = [r for r, p in ev.ranks.items() if p.stack and not waits_for_peers(p.stack)]
+    if len(ev.ranks) > 1 and len(apart) == 1:
+        return _stuck(
+            ev,
+            "collective-deadlock",
+            "high",
+            f"all ranks wait in a collective for TP{apart[0]}, which is elsewhere",
+            apart[0],
+        )
+    if len(ev.ranks) > 1 and not apart:
+        return _stuck(ev, "collective-deadlock", "medium", "all ranks wait for each other in a collective")
+    name = "decode-step-hang" if _last_batch(ev).startswith("Decode") else "scheduler-deadlock"
+    return _stuck(ev, name, "medium", "the ranks do not come back from a batch")
+
+
+def _stuck(ev: Evidence, name: str, confidence: str, summary: str, rank: int | None = None) -> Verdict:
+    return Verdict(
+        name,
+        confidence,
+        summary,
+        cite.everything(ev),
+        rank=rank,
+        remedy="hsops launch --replace --wait-healthy",
+        next_probe="" if confidence == "high" else "hsops diagnose again in half a minute: do the stacks move?",
+    )
+
+
+def _requests(ev: Evidence) -> int:
+    """Requests in work by the last batch line, when it is fresh; the probe's own one-token request is not counted."""
+    if not ev.log or ev.silent_s > _FRESH_S:
+        return 0
+    return sum(map(int, _REQUESTS.findall(_last_batch(ev))))
+
+
+def _last_batch(ev: Evidence) -> str:
+    rows = _BATCH.finditer(ev.log.text) if ev.log else iter(())
+    last = ""
+    for match in rows:
+        last = match.group(0)
+    return last
