@@ -4,6 +4,7 @@
 not answer. A look that is not possible says why (``could_not``); nothing here fails because a tool is missing.
 """
 
+import json
 import os
 import sys
 import time
@@ -20,6 +21,7 @@ from hsops.agent import (
     probe_sample,
     probe_stacks,
     probe_strace,
+    procs,
 )
 from hsops.agent.probe_tools import CouldNot, is_root
 
@@ -33,8 +35,8 @@ _WATCHED = ("launcher", "scheduler", "detokenizer", "tokenizer")
 def probe(params: "dict[str, Any]") -> "dict[str, Any]":
     """Evidence about a run.
 
-    Params, all optional: ``run`` (its id), ``pid`` of launch_server, ``port``, ``log``, ``dumps`` (a folder), ``tp``,
-    ``budget_s``: no look begins after it. Without ``pid`` the server is looked for by ``port``.
+    Params, all optional: ``run`` (its id), ``pid`` of launch_server, ``port``, ``log``, ``dumps`` (a folder),
+    ``server`` (its name), ``budget_s``: no look begins after it. Without ``pid`` it is looked for by ``port``.
     """
     return Probe(params).gather()
 
@@ -72,6 +74,7 @@ class Probe:
             "root": is_root(),
             "processes": self.processes,
             "log": log or None,
+            "baseline": self._baseline(),
             **found,
             **self._machine(),
             "could_not": self.could_not,
@@ -99,9 +102,18 @@ class Probe:
         files = [p["files"]["1"] for p in self.processes if p["role"] in _WATCHED]
         return next((path for path in files if os.path.isfile(path)), None)
 
+    def _baseline(self) -> "dict[str, Any] | None":
+        """What good runs of this server looked like, as an earlier launch recorded it."""
+        path = os.path.join(self.params.get("state_dir", ""), "baselines", f"{self.params.get('server')}.json")
+        try:
+            with open(os.path.expanduser(path), encoding="utf-8") as file:
+                return json.load(file)  # type: ignore[no-any-return]
+        except (OSError, ValueError):
+            return None
+
     def _http(self, port: int) -> "dict[str, Any]":
-        found: dict[str, Any] = {"number": port, "listeners": probe_http.listeners(port)}
-        if found["listeners"]:
+        found: dict[str, Any] = {"number": port, "listener": procs.listener(port)}
+        if found["listener"]:
             found["model_info"] = self._model_info(port)
             found["health"] = probe_http.ask(port, "/health", self._left(HEALTH_S))
         else:

@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from hsops import __version__
-from hsops.cli import deploy, doctor, extract, fetch, lab, launch, logs, status, stop, verify
+from hsops.cli import deploy, diagnose, doctor, extract, fetch, lab, launch, logs, status, stop, verify
 from hsops.cli.options import everywhere
 
 app = typer.Typer(
@@ -27,6 +27,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "status": status.status,
     "logs": logs.logs,
     "stop": stop.stop,
+    "diagnose": diagnose.diagnose,
     "extract": extract.extract,
     "fetch": fetch.fetch,
     "verify": verify.verify,

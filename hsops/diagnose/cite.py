@@ -140,11 +140,11 @@ def http(ev: Evidence) -> Iterator[Finding]:
         return
     own = {p.pid for p in ev.processes}
     who = "nobody listens"
-    if port.listeners:
-        strangers = [pid for pid in port.listeners if pid is not None and pid not in own]
-        who = f"pid {strangers[0]}, not of this server, listens" if strangers else "it listens"
+    if port.open:
+        stranger = port.holder is not None and port.holder not in own
+        who = f"pid {port.holder}, not of this server, listens" if stranger else "it listens"
     answers = [f"{path} {answer}" for path, answer in (("/health", port.health), ("/model_info", port.model_info))
-               if answer and port.listeners]  # fmt: skip
+               if answer and port.open]  # fmt: skip
     yield Finding("http", f"port {port.number}: " + "; ".join([who, *answers]))
 
 

@@ -52,10 +52,16 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """The server's port. ``listeners``: pids, None for one that may not be seen."""
+    """The server's port.
+
+    Args:
+        open: somebody listens; ``holder``: who, None where it may not be seen.
+        health, model_info: what it answered; None when it was not asked.
+    """
 
     number: int
-    listeners: tuple[int | None, ...]
+    open: bool
+    holder: int | None
     health: Answer | None
     model_info: Answer | None
 

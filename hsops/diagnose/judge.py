@@ -33,10 +33,10 @@ RULES: tuple[Rule, ...] = (
     # on its way: what moves first, then what does not
     rules_partial.desync,
     rules_starting.compiling,
+    rules_starting.graph_capture,
     rules_starting.busy_wait,
     rules_starting.forward_stuck,
     rules_starting.rendezvous,
-    rules_starting.graph_capture,
     rules_starting.loading,
     rules_starting.load_hang,
     rules_starting.starting,

@@ -21,6 +21,7 @@ def diagnose(
     agent: Agent,
     run: Run | None,
     *,
+    server: str | None = None,
     port: int | None = None,
     dumps: str | None = None,
     tp: int | None = None,
@@ -31,22 +32,23 @@ def diagnose(
 
     Args:
         run: the run; None looks for a server on ``port`` that hsops did not start.
+        server: its name, when there is no run: for the record of its good runs.
         dumps: the folder whose free space matters.
         tp: ranks to expect when there is no run.
-        baseline: good runs of the same server.
+        baseline: good runs of the same server; None takes those that the host remembers.
 
     Raises:
         UnreachableError, RemoteError: the host or its agent cannot be asked.
     """
-    raw = probe(agent, run, port=port, dumps=dumps, tp=tp, emit=emit)
-    known = baseline.of(run.spec_hash) if baseline and run else baseline
-    return judge(from_probe(raw, host=agent.host.name, run=run, tp=tp, baseline=known))
+    raw = probe(agent, run, server=server, port=port, dumps=dumps, tp=tp, emit=emit)
+    return judge(from_probe(raw, host=agent.host.name, run=run, tp=tp, baseline=baseline))
 
 
 def probe(
     agent: Agent,
     run: Run | None,
     *,
+    server: str | None = None,
     port: int | None = None,
     dumps: str | None = None,
     tp: int | None = None,
@@ -54,8 +56,8 @@ def probe(
 ) -> dict[str, Any]:
     """The raw evidence, as the agent sends it: JSON values, for ``from_probe`` or for keeping."""
     emit(Note("looking: processes, log, port, stacks, system calls", host=agent.host.name))
-    asked: dict[str, Any] = {"budget_s": BUDGET_S, "port": port, "tp": tp, "dumps": dumps}
+    asked: dict[str, Any] = {"budget_s": BUDGET_S, "port": port, "tp": tp, "dumps": dumps, "server": server}
     if run:
         asked |= {"run": run.id, "port": run.port, "log": run.log, "tp": run.tp, "dumps": run.dump_dir or dumps}
-        asked |= {"pid": run.pid, "started": run.started}
+        asked |= {"pid": run.pid, "server": run.server}
     return agent.call("probe", deadline=_DEADLINE, **asked)

@@ -157,4 +157,4 @@ class Process:
     def reads(self) -> bool:
         """It gets on with files: bytes from disk or page cache, or page faults that wait for the disk."""
         a = self.activity
-        return a is not None and ((a.read or 0) > 1 << 20 or (a.rchar or 0) > 4 << 20 or a.faults > 20)
+        return a is not None and ((a.read or 0) > 1 << 18 or (a.rchar or 0) > 1 << 20 or a.faults > 20)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hsops.core.baseline import Baseline
+from hsops.core.baseline import Baseline, parse_baseline
 from hsops.core.runs import Run
 from hsops.diagnose.evidence import Answer, Blind, Evidence, Gpu, Log, Port
 from hsops.diagnose.log_text import read_log
@@ -23,8 +23,10 @@ def from_probe(
     Args:
         raw: the verb's result.
         tp: ranks to expect when neither the run nor the log tells.
+        baseline: good runs of the same server; None takes those that ``raw`` brings along.
     """
     log = _log(raw, run.tp if run else tp)
+    good = baseline or _baseline(raw)
     memory, dumps, kernel = raw.get("memory") or {}, raw.get("dumps") or {}, raw.get("kernel") or {}
     return Evidence(
         live=True,
@@ -41,7 +43,7 @@ def from_probe(
         free=dumps.get("free"),
         writable=dumps.get("writable"),
         could_not=tuple(Blind(b["probe"], b["why"], b["message"]) for b in raw.get("could_not", ())),
-        baseline=baseline,
+        baseline=good.of(run.spec_hash) if good and run else good,
         took_s=raw.get("took_s", 0.0),
     )
 
@@ -50,6 +52,13 @@ def from_log(path: str, data: bytes, *, tp: int | None = None, baseline: Baselin
     """The evidence of a log alone."""
     log = read_log(path, data, tp=tp)
     return Evidence(live=False, tp=log.summary.tp, log=log, baseline=baseline)
+
+
+def _baseline(raw: Raw) -> Baseline | None:
+    try:
+        return parse_baseline(raw["baseline"]) if raw.get("baseline") else None
+    except (KeyError, TypeError):
+        return None  # another version's file: worth less than a verdict
 
 
 def _log(raw: Raw, tp: int | None) -> Log | None:
@@ -117,7 +126,9 @@ def _trace(raw: Raw) -> Trace:
 
 
 def _port(raw: Raw) -> Port:
-    return Port(raw["number"], tuple(raw.get("listeners", ())), _answer(raw, "health"), _answer(raw, "model_info"))
+    listener = raw.get("listener")
+    holder = listener["pid"] if listener else None
+    return Port(raw["number"], listener is not None, holder, _answer(raw, "health"), _answer(raw, "model_info"))
 
 
 def _answer(raw: Raw, name: str) -> Answer | None:

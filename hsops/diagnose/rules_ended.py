@@ -12,7 +12,7 @@ from hsops.diagnose.verdict import Finding, Verdict
 
 _DIED_AT_START = re.compile(r"Rank (\d+) scheduler (?:died|is dead)[^\n]*(?:exit code: (-?\d+))?", re.MULTILINE)
 _KILLED = re.compile(r"Killed process (\d+)")
-_TOGETHER_S = 0.3  # the launcher kills the other ranks when one died: only who went first tells something
+_TOGETHER_S = 0.05  # the launcher ends the other ranks when one died: who went first is the one, if that can be told
 
 
 def nothing_runs(ev: Evidence) -> Verdict | None:

@@ -69,7 +69,8 @@ def graphs(ev: Evidence) -> Verdict | None:
 
 def weights(ev: Evidence) -> Verdict | None:
     """The log stops while ranks load weights: the shard bar at 100 % does not mean that they are in."""
-    if ev.live or ev.ready or not ev.log or ev.log.summary.stage != "weights":
+    last = ev.log.summary.last_milestone if ev.log else None
+    if ev.live or ev.ready or not ev.log or (last and last.stage != "weights"):
         return None
     ended = ev.log.summary.reached.get("weights", {})
     begun = ev.log.summary.reached.get("weights-begin", {})

@@ -17,19 +17,15 @@ _FULL = 64 << 20
 
 def port_taken(ev: Evidence) -> Verdict | None:
     """Somebody else listens on the server's port while the server lives or has failed to bind it."""
-    own = {p.pid for p in ev.processes}
-    strangers = [pid for pid in (ev.port.listeners if ev.port else ()) if pid is not None and pid not in own]
-    past = ev.log is not None and "http-process" in ev.log.summary.reached
-    if not strangers or not own or not (past or ev.alive):
+    holder = ev.port.holder if ev.port else None
+    if holder is None or not ev.port or not ev.alive or holder in {p.pid for p in ev.processes}:
         return None
-    assert ev.port
-    certain = ev.alive
     return Verdict(
         "port-in-use",
-        "high" if certain else "medium",
-        f"port {ev.port.number} belongs to pid {strangers[0]}, not to this server, which can never open it",
+        "high",
+        f"port {ev.port.number} belongs to pid {holder}, not to this server, which can never open it",
         cite.everything(ev),
-        remedy=f"stop pid {strangers[0]}, or set another servers.<name>.port (auto picks a free one)",
+        remedy=f"stop pid {holder}, or set another servers.<name>.port (auto picks a free one)",
     )
 
 

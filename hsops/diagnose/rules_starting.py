@@ -15,15 +15,18 @@ FLOOR_S = 20.0  # no silence shorter than this is a hang, however fast good runs
 UNKNOWN_FLOOR_S = 60.0  # the same without good runs to compare with
 _GRAPHS_S = 1400.0  # CUDA graph capture took up to 1,334 s in launches that succeeded
 _TINY_READ = 16 << 10  # bytes a major fault brings when a network file system is read at random
-_FORWARD_SIDE = ("forward", "result", "jit", "graph-capture")
+_WAITS_FOR_WORK = ("idle", "loop", "send", "import", "rendezvous")
 
 
 def patience(ev: Evidence) -> float:
     """Seconds of silence after which slow is out of the question: twice what good runs took for this step."""
-    known = compare(ev.baseline, ev.log.summary) if ev.baseline and ev.log else None
-    if known and known.usual_s is not None:
-        return max(FLOOR_S, 2 * known.usual_s)
-    return UNKNOWN_FLOOR_S
+    if not ev.baseline or not ev.log:
+        return UNKNOWN_FLOOR_S
+    known, upcoming = compare(ev.baseline, ev.log.summary), ev.log.summary.next
+    usual = known.usual_s if known else None
+    if usual is None and upcoming:  # the last milestone is one that no good run had
+        usual = ev.baseline.step_s(upcoming.id)
+    return UNKNOWN_FLOOR_S if usual is None else max(FLOOR_S, 2 * usual)
 
 
 def starting_up(ev: Evidence) -> bool:
@@ -64,7 +67,7 @@ def busy_wait(ev: Evidence) -> Verdict | None:
     """
     if not starting_up(ev) or not ev.ranks or not _weights_in(ev) or ev.silent_s < patience(ev):
         return None
-    busy = {r: p for r, p in ev.ranks.items() if p.busy and not p.polls and p.doing in (*_FORWARD_SIDE, "?")}
+    busy = {r: p for r, p in ev.ranks.items() if p.busy and not p.polls and p.doing not in _WAITS_FOR_WORK}
     waiting = {r: p for r, p in ev.ranks.items() if p.stack and not p.busy and waits_for_peers(p.stack)}
     if not busy or len(busy) + len(waiting) < len(ev.ranks) or any(p.still is False for p in busy.values()):
         return None
@@ -258,7 +261,7 @@ def _after(ev: Evidence) -> str:
 
 
 def _port_words(ev: Evidence) -> str:
-    if not ev.port or not ev.port.listeners:
+    if not ev.port or not ev.port.open:
         return "the port never opened"
     return f"the port is open and /health says {ev.health}"
 

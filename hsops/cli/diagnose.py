@@ -1,0 +1,110 @@
+"""``hsops diagnose``: why does it not answer?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hsops.cli.wiring import Session, run
+from hsops.core.errors import UsageError
+from hsops.render.console import Outcome
+
+if TYPE_CHECKING:
+    from hsops.core.runs import Run
+    from hsops.diagnose import Verdict
+    from hsops.remote.agent import Agent
+
+
+def diagnose(
+    ctx: typer.Context,
+    server: Annotated[str, typer.Argument(metavar="[SERVER]", help="Which server [the default].")] = "",
+    *,
+    run_id: Annotated[str, typer.Option("--run", metavar="ID", help="A run of it [the one that lives].")] = "",
+    log: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Judge by a log here; no host, no inventory.")
+    ] = None,
+    tp: Annotated[int | None, typer.Option(min=1, max=1024, help="With --log: ranks, when it does not say.")] = None,
+    save: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Keep the evidence, without secrets, in a file.")
+    ] = None,
+    bundle: Annotated[Path | None, typer.Option(metavar="FILE", help="Judge by evidence kept earlier.")] = None,
+) -> None:
+    """Look at a server from all sides for three seconds and say what is the matter, with the evidence."""
+
+    def body(session: Session) -> Outcome:
+        if log and bundle:
+            raise UsageError("--log and --bundle are two sources; name one")
+        if log:
+            return _of_log(log, tp)
+        if bundle:
+            return _of_bundle(bundle)
+        return live(session, server or None, run_id=run_id, save=save)
+
+    run(ctx, "diagnose", body)
+
+
+def live(session: Session, server: str | None, *, run_id: str = "", save: Path | None = None) -> Outcome:
+    """The command's body on a host, for playbooks too."""
+    from hsops.diagnose.bundle import pack
+    from hsops.diagnose.judge import judge
+    from hsops.diagnose.live import probe
+    from hsops.diagnose.reading import from_probe
+    from hsops.remote.dumps import folder_of
+
+    spec = session.server(server)
+    host = session.inventory.hosts[spec.host]
+    agent = session.agent(spec.host)
+    found = _run(agent, spec.name, run_id)
+    port = spec.port if isinstance(spec.port, int) else None
+    raw = probe(
+        agent, found, server=spec.name, port=port, tp=spec.tp, dumps=folder_of(host, spec), emit=session.console.emit
+    )
+    if save:
+        save.write_bytes(pack(raw, run=found, host=host.name))
+    verdict = judge(from_probe(raw, host=host.name, run=found, tp=spec.tp))
+    return _outcome(verdict, raw["took_s"], server=spec.name, run=found.id if found else None)
+
+
+def _run(agent: Agent, server: str, run_id: str) -> Run | None:
+    """The run named, else the one that lives, else the newest."""
+    from hsops.remote.runs import list_runs
+
+    runs = list_runs(agent, server)
+    if run_id:
+        chosen = next((r for r in runs if r.id == run_id), None)
+        if chosen is None:
+            known = ", ".join(r.id for r in runs[:5]) or "none"
+            raise UsageError(f"{server} has no run {run_id!r}", fix=f"its newest runs: {known}; hsops status shows all")
+        return chosen
+    return next((r for r in runs if r.alive), runs[0] if runs else None)
+
+
+def _of_log(path: Path, tp: int | None) -> Outcome:
+    from hsops.diagnose.judge import judge
+    from hsops.diagnose.reading import from_log
+
+    return _outcome(judge(from_log(str(path), _read(path), tp=tp)), None)
+
+
+def _of_bundle(path: Path) -> Outcome:
+    from hsops.diagnose.bundle import unpack
+    from hsops.diagnose.judge import judge
+
+    evidence = unpack(_read(path), name=str(path))
+    return _outcome(judge(evidence), evidence.took_s, run=evidence.run.id if evidence.run else None)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from None
+
+
+def _outcome(verdict: Verdict, took_s: float | None, *, server: str | None = None, run: str | None = None) -> Outcome:
+    from hsops.render.diagnose import lines
+
+    data = {"verdict": verdict.as_json(), "server": server, "run": run, "took_s": took_s}
+    return Outcome(data, list(lines(verdict, took_s)), verdict.exit_code)

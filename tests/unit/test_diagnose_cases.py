@@ -1,0 +1,57 @@
+"""Every case of ``tests/cases/diagnose`` gets the verdict that it deserves, or none."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from hsops.diagnose import judge
+from hsops.diagnose.taxonomy import FAMILIES, MOVING
+from tests import diagnose_cases
+
+
+@pytest.mark.parametrize("name", diagnose_cases.names())
+def test_case(name: str) -> None:
+    """The class is the one expected, and so are rank and confidence where the case says them."""
+    case = diagnose_cases.load(name)
+    expect = case["expect"]
+
+    verdict = judge(diagnose_cases.evidence(case))
+
+    assert verdict.name in expect.get("any", [expect.get("class")]), verdict
+    if "rank" in expect:
+        assert verdict.rank == expect["rank"]
+    if "confidence" in expect:
+        assert verdict.confidence == expect["confidence"]
+    assert verdict.evidence or not diagnose_cases.evidence(case).log
+
+
+@pytest.mark.parametrize("name", diagnose_cases.names())
+def test_what_moves_is_never_called_a_hang(name: str) -> None:
+    """A case of a server that works or is on its way gets no verdict of a hang, and exit code 0 or 1."""
+    case = diagnose_cases.load(name)
+    if not case.get("moves"):
+        return
+
+    verdict = judge(diagnose_cases.evidence(case))
+
+    assert not verdict.hung
+    assert verdict.exit_code in (0, 1)
+
+
+def test_every_verdict_has_one_family() -> None:
+    """No class stands in two families."""
+    names = [name for family in FAMILIES.values() for name in family]
+
+    assert len(names) == len(set(names))
+
+
+def test_every_verdict_is_documented() -> None:
+    """docs/reference/verdicts.md lists exactly the classes there are, and marks those that move."""
+    page = (Path(__file__).parents[2] / "docs/reference/verdicts.md").read_text()
+    rows = re.findall(r"^\| `([\w-]+)` \| .+ \| (moves|) \|$", page, re.MULTILINE)
+
+    assert [name for name, _ in rows] == [name for family in FAMILIES.values() for name in family]
+    assert {name for name, mark in rows if mark} == MOVING
