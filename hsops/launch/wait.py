@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from hsops.core.baseline import Baseline, GoodRun, good_run
-from hsops.core.errors import UnhealthyError
-from hsops.core.events import Emit
+from hsops.core.errors import UnhealthyError, UnreachableError
+from hsops.core.events import Emit, Note
 from hsops.core.log_summary import LogSummary
 from hsops.core.runs import Run
 from hsops.launch.events import RunFollowed, Waiting
@@ -24,6 +24,7 @@ from hsops.remote.runs import follow_run
 DEFAULT_TIMEOUT_S = 7200.0  # the slowest cold start on record took 25 min; a stall is noticed long before this
 _WAITING_S = 15.0  # between two "still waiting" lines in a pipe
 _MATRIX_S = 0.25
+_RETRY_S = (1.0, 2.0, 5.0, 10.0, 20.0)  # after the link broke
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +82,35 @@ def wait_healthy(
     watch = Watch(run, baseline, captures=captures, floor=patience.stall_after, now=now())
     emit(RunFollowed(run.server, agent.host.name, run.id, run.tp, run.port, run.pid, nccl, fresh))
     pace = _Pace(watch, emit, now)
-    began = now()
-    with closing(_judgements(agent, watch, api_key, pace, now)) as judgements:
+    until = now() + patience.timeout
+    with closing(_reconnecting(agent, watch, api_key, pace, now)) as judgements:
         for judgement in judgements:
             if judgement is not None:
                 pace.show(force=True)
                 return _conclude(watch, judgement, agent.host.name)
-            if now() - began > patience.timeout:
+            if now() > until:
                 raise _too_late(watch, patience.timeout, agent.host.name)
     raise AssertionError("the agent's stream ended without a result")
+
+
+def _reconnecting(
+    agent: Agent, watch: Watch, api_key: str, pace: _Pace, now: Callable[[], float]
+) -> Generator[Judgement | None, None, None]:
+    """``_judgements`` over a link that may break: the server does not care, so the watch goes on where it was."""
+    broken = 0
+    while True:
+        try:
+            for judgement in _judgements(agent, watch, api_key, pace, now):
+                broken = 0
+                yield judgement
+            return
+        except UnreachableError as error:  # noqa: PERF203 - a link breaks seldom
+            broken += 1
+            if broken > len(_RETRY_S):
+                error.fix = f"the server stays, as run {watch.run.id}; hsops launch --wait-healthy picks it up"
+                raise
+            pace.tell(iter([Note(f"{error.message}; trying again in {_RETRY_S[broken - 1]:g} s", agent.host.name)]))
+            time.sleep(_RETRY_S[broken - 1])
 
 
 def _judgements(

@@ -1,0 +1,276 @@
+"""The judgement over a launch: death, stall, refusal, health. Time is an argument."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hsops.core.baseline import Baseline, good_run
+from hsops.core.events import Event
+from hsops.core.milestones import summarize
+from hsops.core.runs import Run, parse_run
+from hsops.launch import stall
+from hsops.launch.events import CaptureSaid, MilestoneReached, StageDone
+from hsops.launch.health import ANSWERS, REFUSED, STABLE, STARTING, UP, Probe
+from hsops.launch.matrix import matrix
+from hsops.launch.watch import Answering, CaptureRefused, Died, Silent, Watch
+
+LOG = (Path(__file__).parent.parent / "cases" / "logs" / "healthy-0.5.23-tp2.log").read_bytes()
+FIRST = summarize(LOG).first_time or 0.0
+STARTED = FIRST - 5
+
+
+def a_run(**changed: Any) -> dict[str, Any]:
+    return {
+        "id": "1129-174020-abcd", "server": "tiny", "phase": "running", "pid": 1, "started": STARTED, "port": 31011,
+        "tp": 2, "argv": [], "spec_hash": "s", "directory": "/r", "log": "/r/server.log", "dump_dir": "",
+        "patches": {}, "sglang": "0.5.23", "exit": None, "ranks": {"TP0": None, "TP1": None}, "helpers": {},
+        "rank_pids": {}, "left": [], "uptime_s": 1.0, **changed,
+    }  # fmt: skip
+
+
+def an_exit(time: float, **changed: Any) -> dict[str, Any]:
+    return {"code": None, "signal": "SIGKILL", "oom": False, "time": time, **changed}
+
+
+def a_watch(*, captures: bool = False, floor: float | None = 60.0, baseline: Baseline | None = None) -> Watch:
+    return Watch(run(), baseline or Baseline("tiny"), captures=captures, floor=floor, now=0.0)
+
+
+def run() -> Run:
+    return parse_run(a_run())
+
+
+def feed(watch: Watch, log: bytes, *, now: float = 1.0) -> list[Event]:
+    return list(
+        watch.take({"kind": "log", "offset": watch.offset, "data": log.decode("utf-8", "surrogateescape")}, now)
+    )
+
+
+def vitals(watch: Watch, now: float, **changed: Any) -> None:
+    calm = {"kind": "vitals", "now": STARTED + now, "read": 0, "majflt": 0, "rss": 10**9, "compilers": [], "ranks": {}}
+    assert list(watch.take({**calm, **changed}, now)) == []
+
+
+def hello(*ranks: dict[str, Any]) -> dict[str, Any]:
+    return {"kind": "hello", "ranks": list(ranks)}
+
+
+def climb(watch: Watch, *statuses: int) -> None:
+    ladder = watch.ladder
+    for status in statuses:
+        probe = Probe(ladder.next_path, status, 0.1)
+        ladder = ladder.take(probe)
+        list(watch.probed(probe, ladder))
+
+
+def good() -> Baseline:
+    found = good_run(
+        summarize(LOG), run="r0", spec_hash="s", sglang="0.5.23", started=STARTED, now=STARTED + 40, utc_offset=0
+    )
+    return Baseline("tiny", (found,))
+
+
+def test_a_healthy_launch_is_told_step_by_step() -> None:
+    """Each milestone once a rank, each stage once, in order; then the probes decide."""
+    watch = a_watch()
+
+    events = feed(watch, LOG)
+    before = watch.judge(2.0)
+    climb(watch, 0, 503, 200, 200, 200, 200)
+
+    weights = [(e.milestone, e.rank) for e in events if isinstance(e, MilestoneReached) and e.milestone == "weights"]
+    assert weights == [("weights", "TP0"), ("weights", "TP1")]
+    stages = [e.stage for e in events if isinstance(e, StageDone)]
+    assert stages == ["arguments", "distributed", "weights", "kv cache", "http", "warm-up"]
+    assert before is None
+    assert watch.judge(3.0) == Answering()
+
+
+@pytest.mark.parametrize(
+    "statuses,level",
+    [
+        ((0,), REFUSED),
+        ((503,), STARTING),
+        ((-1,), STARTING),
+        ((200,), UP),
+        ((200, 200), ANSWERS),
+        ((200, 500), STARTING),
+        ((200, 200, 200), ANSWERS),
+        ((200, 200, 200, 200), STABLE),
+        ((200, 200, 200, 503), STARTING),
+        ((200, 200, 200, 0), REFUSED),
+    ],
+)
+def test_the_ladder(statuses: tuple[int, ...], level: str) -> None:
+    """200, a completion, two more 200s; anything else on the way begins anew."""
+    watch = a_watch()
+
+    climb(watch, *statuses)
+
+    assert watch.ladder.level == level
+
+
+def test_death_of_a_rank() -> None:
+    """The first to die is named, with the error of the log, once the others had a moment to speak."""
+    watch = a_watch()
+    feed(watch, LOG[: LOG.index(b"Memory pool end")])
+
+    ends = {"TP0": an_exit(20.0, code=1, signal=""), "TP1": an_exit(19.5)}
+    list(watch.take({"kind": "run", "run": a_run(ranks=ends)}, 2.0))
+    at_once = watch.judge(2.0)
+    feed(
+        watch, b"[2026-11-29 17:40:48 TP0] Scheduler hit an exception: Traceback (most recent call last):\nOSError: x\n"
+    )
+    later = watch.judge(2.9)
+
+    assert at_once is None
+    assert isinstance(later, Died) and later.who == "TP1"
+    assert later.exit and later.exit.signal == "SIGKILL"
+    assert later.summary.cause and later.summary.cause.id == "scheduler-exception"
+
+
+def test_end_of_the_stream_is_the_end() -> None:
+    """When the run has ended there is nothing to wait for."""
+    watch = a_watch()
+
+    list(watch.take({"kind": "result", "run": a_run(phase="exited", exit=an_exit(3.0, code=2, signal=""))}, 2.0))
+
+    found = watch.judge(2.0)
+    assert isinstance(found, Died) and found.who == "server" and found.exit and found.exit.code == 2
+
+
+def test_silence_is_a_stall() -> None:
+    """Nothing moves: judged stalled at the floor, not before."""
+    watch = a_watch(floor=60.0)
+    feed(watch, LOG[: LOG.index(b"[2026-11-29 17:40:47 TP1] KV Cache")], now=10.0)
+    vitals(watch, 10.0)
+
+    for second in range(11, 70):
+        vitals(
+            watch, float(second), majflt=second // 10, rss=10**9 + second * 4096
+        )  # a spinning process faults a little
+
+    assert watch.judge(69.9) is None
+    found = watch.judge(70.0)
+    assert isinstance(found, Silent) and (found.silent_s, found.limit_s) == (60.0, 60.0)
+    assert (watch.summary.next and watch.summary.next.id == "kv-cache") or watch.summary.stage == "kv cache"
+
+
+@pytest.mark.parametrize(
+    "sign",
+    [
+        {"read": 10**8},
+        {"majflt": 5000},
+        {"rss": 3 * 10**9},
+        {"compilers": ["nvcc"]},
+        {"gpu_mib": 500},
+    ],
+)
+def test_slow_but_moving_is_no_stall(sign: dict[str, Any]) -> None:
+    """Disk reads, page faults, memory or a compiler at work put the stall off."""
+    watch = a_watch(floor=60.0)
+    vitals(watch, 0.0, gpu_mib=0)
+
+    vitals(watch, 50.0, **sign)
+
+    assert watch.judge(100.0) is None
+    assert isinstance(watch.judge(110.0), Silent)
+
+
+def test_a_bar_that_redraws_is_no_stall_but_a_probe_is() -> None:
+    """A progress bar moves the clock; the log lines that health probes cause do not."""
+    watch = a_watch(floor=60.0)
+
+    feed(watch, b"Loading safetensors checkpoint shards:   3% Completed | 2/64 [00:01<00:40, 1.5it/s]\r", now=50.0)
+    feed(watch, b'[2026-11-29 17:40:48] INFO:     127.0.0.1:1 - "GET /health HTTP/1.1" 503 Service\n', now=80.0)
+
+    assert watch.judge(109.0) is None
+    assert isinstance(watch.judge(110.0), Silent)
+
+
+@pytest.mark.parametrize(
+    "floor,usual,limit",
+    [
+        (None, None, stall.FLOOR_UNKNOWN_S),
+        (None, 4.0, stall.FLOOR_S),
+        (None, 400.0, 800.0),
+        (15.0, None, 15.0),
+        (15.0, 4.0, 15.0),
+        (15.0, 30.0, 60.0),
+    ],
+)
+def test_limit(floor: float | None, usual: float | None, limit: float) -> None:
+    """The larger of the floor and twice what good runs took."""
+    assert stall.limit_s(floor=floor, usual=usual) == limit
+
+
+def test_good_runs_stretch_the_patience_and_tell_the_time_to_go() -> None:
+    """The step under way is held against the same step of good runs."""
+    watch = a_watch(floor=1.0, baseline=good())
+
+    feed(watch, LOG[: LOG.index(b"[2026-11-29 17:40:44 TP1] Init parallel begin")])
+    vitals(watch, 6.0)
+
+    assert watch.summary.next and watch.summary.next.id == "distributed-begin"
+    assert watch.limit_s == 2 * (watch.usual_step_s or 0) == 32.0
+    assert watch.remaining_s == 40.0 - 6.0
+
+
+def test_capture_must_be_confirmed_by_every_rank() -> None:
+    """A healthy server of which one rank said nothing is not healthy; one that says no is refused at once."""
+    watch = a_watch(captures=True)
+    said = list(watch.take(hello({"rank": 0, "ok": True, "reason": ""}), 1.0))
+    climb(watch, 200, 200, 200, 200)
+
+    silent = watch.judge(2.0)
+    list(watch.take(hello({"rank": 0, "ok": True}, {"rank": 1, "ok": True}), 1.0))
+    whole = watch.judge(3.0)
+    list(watch.take(hello({"rank": 1, "ok": False, "reason": "radix cache is on"}), 1.0))
+    refused = watch.judge(4.0)
+
+    assert said == [CaptureSaid(0, ok=True, reason="")]
+    assert silent == CaptureRefused("no word of the capture from TP1")
+    assert whole == Answering()
+    assert refused == CaptureRefused("TP1 does not capture: radix cache is on")
+
+
+def test_matrix() -> None:
+    """Done, begun and due, a cell a rank; what is said once stands in the first cell."""
+    watch = a_watch(baseline=good())
+    feed(watch, LOG[: LOG.index(b"[2026-11-29 17:40:46 TP1] Load weight begin")])
+
+    picture = matrix(watch, now=1.0)
+
+    rows = {row.stage: row.cells for row in picture.rows}
+    assert rows == {
+        "arguments": ("+", ""),
+        "distributed": ("+", "+"),
+        "weights": ("+", "."),
+        "kv cache": (".", "."),
+        "http server": (".", ""),
+        "warm-up, healthy": (".", ""),
+    }
+    assert next(row.note for row in picture.rows if row.stage == "weights") == "waiting for TP1"
+    assert all(row.usual_s is not None for row in picture.rows)
+
+
+def lines(events: list[Event]) -> Iterator[str]:
+    from hsops.render import launch  # noqa: F401 - registers
+    from hsops.render.describe import describe
+
+    for event in events:
+        yield from describe(event)
+
+
+def test_lines_for_a_pipe() -> None:
+    """A pipe gets a line a stage, with the usual time beside it."""
+    watch = a_watch(baseline=good())
+
+    shown = list(lines(feed(watch, LOG)))
+
+    assert shown[1] == "    0:25  distributed   usual 0:25"
+    assert len(shown) == 6
