@@ -8,7 +8,9 @@ from typing import Any
 import typer
 
 from hsops import __version__
-from hsops.cli import deploy, diagnose, doctor, extract, fetch, lab, launch, logs, status, stop, verify
+from hsops.cli import (
+    demo, deploy, diagnose, doctor, extract, fetch, lab, launch, logs, playbook, status, stop, verify
+)
 from hsops.cli.options import everywhere
 
 app = typer.Typer(
@@ -31,6 +33,8 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "extract": extract.extract,
     "fetch": fetch.fetch,
     "verify": verify.verify,
+    "run": playbook.run,
+    "demo": demo.demo,
 }
 for name, body in COMMANDS.items():
     app.command(name)(everywhere(body))

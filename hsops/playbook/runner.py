@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 from hsops.core.errors import HsopsError
-from hsops.core.events import Emit, Event
+from hsops.core.events import Emit, Event, Note
 from hsops.playbook.load import Plan
 from hsops.playbook.model import Diagnose, Step
+
+INTERRUPTED = 130
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +33,30 @@ class Done:
         exit_code: 0 when it did what it should.
         seconds: how long it took.
         summary: its result in one line.
+        data: its result as the command's ``--json`` gives it.
     """
 
     command: str
     exit_code: int
     seconds: float
     summary: str
+    data: dict[str, Any]
 
 
-Action = Callable[[Step], tuple[int, str]]  # does the step; its exit code and one line
+class Result(Protocol):
+    """What an action returns; a command's ``Outcome`` is one."""
+
+    @property
+    def exit_code(self) -> int: ...
+
+    @property
+    def lines(self) -> Iterable[str]: ...
+
+    @property
+    def data(self) -> dict[str, Any]: ...
+
+
+Action = Callable[[Step], Result]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +84,30 @@ def run(plan: Plan, actions: Mapping[str, Action], emit: Emit, now: Callable[[],
     finished: list[Done] = []
     for number, step in enumerate(plan.steps, 1):
         emit(StepStarted(number, len(plan.steps), step.command))
-        started, failure = now(), None
-        try:
-            code, summary = actions[step.command](step)
-        except HsopsError as error:
-            code, summary, failure = error.exit_code, error.message, error
-        finished.append(Done(step.command, code, now() - started, summary))
-        if code:
-            # launch has already diagnosed its own stall; everything else is asked here
-            if plan.on_failure == "diagnose" and step.command not in ("launch", "deploy"):
-                actions["diagnose"](Diagnose())
-            return Report(tuple(finished), failure)
+        done, error = _do(step, actions, emit, now)
+        finished.append(done)
+        if done.exit_code:
+            # launch diagnoses its own stall, and before it there is no server to ask
+            if (
+                plan.on_failure == "diagnose"
+                and step.command not in ("deploy", "launch")
+                and done.exit_code != INTERRUPTED
+            ):
+                _do(Diagnose(), actions, emit, now)
+            return Report(tuple(finished), error)
     return Report(tuple(finished))
+
+
+def _do(
+    step: Step, actions: Mapping[str, Action], emit: Emit, now: Callable[[], float]
+) -> tuple[Done, HsopsError | None]:
+    started = now()
+    try:
+        result = actions[step.command](step)
+        lines, code, data, error = list(result.lines), result.exit_code, result.data, None
+    except HsopsError as failure:
+        lines, code, data, error = [failure.message], failure.exit_code, {"errors": failure.as_json()}, failure
+    if not error:
+        for line in lines:
+            emit(Note(line))
+    return Done(step.command, code, now() - started, lines[-1] if lines else "", data), error

@@ -9,8 +9,10 @@ from hsops.core.events import ignore
 from hsops.playbook.load import load
 from hsops.playbook.model import Extract, Verify
 from hsops.playbook.runner import run
+from hsops.render.console import Outcome
 
 ROOT = Path(__file__).parents[2]
+FINE = Outcome({}, ["fine"])
 ORDER = ["deploy", "launch", "extract", "fetch", "verify"]
 
 
@@ -73,7 +75,7 @@ def test_steps_run_in_order_and_stop_at_the_first_failure():
         tried.append(step.command)
         if step.command == "extract":
             raise UnhealthyError("the server died")
-        return 0, "fine"
+        return FINE
 
     report = run(plan, dict.fromkeys([*ORDER, "diagnose"], act), ignore, now=iter(range(99)).__next__)
 
@@ -86,9 +88,7 @@ def test_steps_run_in_order_and_stop_at_the_first_failure():
 def test_a_step_that_is_only_partly_done_stops_the_run():
     """A non-zero exit code without an exception counts as a failure too."""
     plan = load(ROOT / "playbooks/extract.yaml", {})
-    actions = {command: lambda _: (0, "fine") for command in [*ORDER, "diagnose"]} | {
-        "fetch": lambda _: (3, "2 missing")
-    }
+    actions = dict.fromkeys([*ORDER, "diagnose"], lambda _: FINE) | {"fetch": lambda _: Outcome({}, ["2 missing"], 3)}
 
     report = run(plan, actions, ignore)
 

@@ -1,0 +1,91 @@
+"""``hsops run``: ordered steps of the other commands."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hsops.cli import deploy, diagnose, extract, fetch, launch, stop, verify, wiring
+from hsops.core.errors import UsageError
+from hsops.render.console import Outcome
+
+if TYPE_CHECKING:
+    from hsops.playbook.runner import Action
+
+
+def run(
+    ctx: typer.Context,
+    playbook: Annotated[str, typer.Argument(metavar="PLAYBOOK", help="A file such as playbooks/extract.yaml.")],
+    *,
+    values: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A variable of the playbook; repeatable.")
+    ] = None,
+    server: Annotated[str, typer.Option("--server", "-s", metavar="NAME", help="Instead of the playbook's.")] = "",
+    check: Annotated[bool, typer.Option("--check", help="Only show what would be done.")] = False,
+) -> None:
+    """Do a playbook's steps in order; a rerun skips what is done; a failure is diagnosed."""
+    wiring.run(ctx, "run", lambda session: play(session, Path(playbook), values or [], server or None, check=check))
+
+
+def play(session: wiring.Session, path: Path, values: list[str], server: str | None, *, check: bool) -> Outcome:
+    """The command's body."""
+    from hsops.playbook import runner
+    from hsops.playbook.load import load
+    from hsops.render import playbook as render
+
+    plan = load(path.expanduser(), _variables(values))
+    name = session.server(server or plan.server).name
+    if check:
+        steps = [{"command": step.command, **step.model_dump()} for step in plan.steps]
+        return Outcome({"playbook": plan.name, "server": name, "steps": steps}, render.plan_lines(plan))
+    report = runner.run(plan, _actions(session, name), session.console.emit)
+    data = {"playbook": plan.name, "server": name, "steps": [asdict(done) for done in report.steps]}
+    errors = tuple(report.error.as_json()) if report.error else ()
+    lines = [*render.report_lines(plan, report), *(_reasons(report.error) if report.error else ())]
+    return Outcome(data, lines, report.exit_code, errors)
+
+
+def _actions(session: wiring.Session, server: str) -> dict[str, Action]:
+    """Each step is the body of the command of the same name."""
+    from hsops.playbook import model
+
+    def on(kind: Any, do: Any) -> Action:
+        def act(step: model.Step) -> Outcome:
+            assert isinstance(step, kind)
+            outcome: Outcome = do(step)
+            return outcome
+
+        return act
+
+    return {
+        "deploy": on(model.Deploy, lambda _: deploy.put(session, deploy.Wish(server=server))),
+        "launch": on(
+            model.Launch,
+            lambda s: launch.bring_up(session, launch.Wish(server, False, True, s.replace, s.timeout, s.stall_after)),
+        ),
+        "extract": on(
+            model.Extract,
+            lambda s: extract.drive(session, server, s.prompts, concurrency=s.concurrency or extract.CONCURRENCY),
+        ),
+        "fetch": on(model.Fetch, lambda s: fetch.pull(session, server, s.to, streams=s.streams or fetch.STREAMS)),
+        "verify": on(model.Verify, lambda s: verify.check(session, s.dir, s.prompts or "")),
+        "stop": on(model.Stop, lambda _: stop.end(session, server)),
+        "diagnose": on(model.Diagnose, lambda _: diagnose.live(session, server)),
+    }
+
+
+def _variables(values: list[str]) -> dict[str, str]:
+    pairs = [value.partition("=") for value in values]
+    for name, equals, _ in pairs:
+        if not equals or not name:
+            raise UsageError(f"--set {name!r} is not NAME=VALUE")
+    return {name: value for name, _, value in pairs}
+
+
+def _reasons(error: Any) -> list[str]:
+    return [f"{error.host + ': ' if error.host else ''}{error.message}"] + [
+        f"  {label}: {text}" for label, text in (("why", error.why), ("fix", error.fix)) if text
+    ]
