@@ -8,9 +8,7 @@ from typing import Any
 import typer
 
 from hsops import __version__
-from hsops.cli import (
-    demo, deploy, diagnose, doctor, extract, fetch, lab, launch, logs, playbook, status, stop, verify
-)
+from hsops.cli import demo, deploy, diagnose, doctor, extract, fetch, lab, launch, logs, playbook, status, stop, verify
 from hsops.cli.options import everywhere
 
 app = typer.Typer(

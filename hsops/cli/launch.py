@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hsops.cli import diagnose
 from hsops.cli.wiring import Session, run
 from hsops.core.errors import UsageError
 from hsops.render.console import Outcome
@@ -105,41 +107,54 @@ def _start(session: Session, agent: Agent, plan: Plan, wish: Wish) -> tuple[Star
 
 
 def _wait(session: Session, spec: ServerSpec, plan: Plan, started: Started, wish: Wish) -> Outcome:
+    """Watch until healthy, dead or stuck. A stall that diagnose finds to be slow but moving is watched further."""
     from hsops.launch.wait import DEFAULT_TIMEOUT_S, Healthy, Patience, wait_healthy
     from hsops.remote.runs import read_baseline, write_baseline
     from hsops.render import launch as render
 
     agent = session.agent(spec.host)
     baseline = read_baseline(agent, spec.name)
+    until = time.monotonic() + (wish.timeout or DEFAULT_TIMEOUT_S)
+    fresh = started.fresh
     try:
-        found = wait_healthy(
-            agent,
-            started.run,
-            baseline=baseline.of(plan.spec_hash),
-            captures=bool(plan.dump_dir),
-            patience=Patience(wish.timeout or DEFAULT_TIMEOUT_S, wish.stall_after),
-            emit=session.console.emit,
-            fresh=started.fresh,
-            nccl=spec.nccl or "",
-            api_key=plan.api_key,
-        )
+        while True:
+            found = wait_healthy(
+                agent,
+                started.run,
+                baseline=baseline.of(plan.spec_hash),
+                captures=bool(plan.dump_dir),
+                patience=Patience(max(1.0, until - time.monotonic()), wish.stall_after),
+                emit=session.console.emit,
+                fresh=fresh,
+                nccl=spec.nccl or "",
+                api_key=plan.api_key,
+            )
+            if isinstance(found, Healthy):
+                write_baseline(agent, baseline.with_run(found.good))
+                return Outcome({**_data(found), "fresh": started.fresh}, render.healthy_lines(found))
+            stalled = _stalled(session, spec, found)
+            if stalled.exit_code:
+                return stalled
+            fresh = False
     except KeyboardInterrupt:
         return _left(started.run)
-    if isinstance(found, Healthy):
-        write_baseline(agent, baseline.with_run(found.good))
-        return Outcome({**_data(found), "fresh": started.fresh}, render.healthy_lines(found))
-    return _stalled(session, spec, found)
 
 
 def _stalled(session: Session, spec: ServerSpec, found: Stalled) -> Outcome:
+    """Ask diagnose: exit 7 with its verdict, or 0 when the server is on its way."""
     from hsops.core.events import Note
     from hsops.render import launch as render
 
     for line in render.stalled_lines(found):
         session.console.emit(Note(line, spec.host))
-    lines = ["exit 7; the server still runs: hsops diagnose looks into it, hsops stop ends it"]
+    verdict = diagnose.live(session, spec.name, run_id=found.run.id)
+    if verdict.exit_code == 0:
+        for line in (*verdict.lines, "slow, not hung: waiting on"):
+            session.console.emit(Note(line))
+        return Outcome()
     error = {"type": "UnhealthyError", "message": f"{spec.name} stalled", "host": spec.host, "fix": "hsops diagnose"}
-    return Outcome(_data(found), lines, exit_code=7, errors=(error,))
+    lines = [*verdict.lines, "exit 7; the server still runs (hsops stop)"]
+    return Outcome({**_data(found), **verdict.data}, lines, exit_code=7, errors=(error,))
 
 
 def _left(run: Run) -> Outcome:
