@@ -14,7 +14,7 @@ from hsops.remote.child import LINGER, PIECE, STDERR_KEPT, not_started
 from hsops.remote.host import Completed
 from hsops.remote.link import Link
 from hsops.remote.patience import Patience
-from hsops.remote.shell import GRACE, Prologue, exit_status
+from hsops.remote.shell import GRACE, Prologue, ended, exit_status
 
 _SLICE = 0.25
 _NO_STATUS = -1
@@ -37,7 +37,7 @@ class ChannelStream:
 
     def __init__(self, link: Link, channel: paramiko.Channel, mark: bytes, stdin: bytes, deadline: Deadline) -> None:
         self._link, self._channel, self._stdin = link, channel, stdin
-        self._host = link.target.name
+        self._host, self._mark = link.target.name, mark
         self._patience, self._prologue = Patience(self._host, deadline), Prologue(mark)
         self._stderr, self._ended = bytearray(), 0.0
         channel.settimeout(_SLICE)
@@ -79,7 +79,7 @@ class ChannelStream:
             raise self._link.lost()
         if not self._prologue.over:
             self._drainer.join(LINGER)
-            raise not_started(self._host, self._prologue.noise, bytes(self._stderr))
+            raise not_started(self._host, self._prologue.noise, self._stderr)
 
     def finish(self) -> Completed:
         for _ in self:
@@ -88,7 +88,7 @@ class ChannelStream:
         if not self._channel.status_event.wait(LINGER):
             raise self._link.lost()
         code = self._channel.exit_status
-        return Completed(_KILLED if code == _NO_STATUS else exit_status(code), b"", bytes(self._stderr))
+        return Completed(_KILLED if code == _NO_STATUS else exit_status(code), b"", ended(self._stderr, self._mark)[0])
 
     def _left_behind(self) -> bool:
         """The command has ended; a process it left holds its output and has been silent for a while."""

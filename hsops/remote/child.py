@@ -14,7 +14,7 @@ from hsops.core.deadline import Deadline
 from hsops.core.errors import HsopsError, RemoteError
 from hsops.remote.host import Completed
 from hsops.remote.patience import Patience
-from hsops.remote.shell import GRACE, Prologue, exit_status
+from hsops.remote.shell import GRACE, Prologue, ended, exit_status
 
 PIECE = 1 << 18
 LINGER = 5.0
@@ -36,7 +36,8 @@ class ChildStream:
     """
 
     def __init__(self, host: str, argv: Sequence[str], mark: bytes, stdin: bytes, deadline: Deadline) -> None:
-        self.host, self._patience, self._prologue = host, Patience(host, deadline), Prologue(mark)
+        self.host, self._mark = host, mark
+        self._patience, self._prologue = Patience(host, deadline), Prologue(mark)
         self._child = subprocess.Popen(
             argv,
             stdin=subprocess.PIPE,
@@ -45,7 +46,7 @@ class ChildStream:
             start_new_session=True,
             bufsize=0,
         )
-        self._stdin, self.stderr = memoryview(stdin), bytearray()
+        self._stdin, self._stderr = memoryview(stdin), bytearray()
         self._ended: float | None = None
         self._selector = selectors.DefaultSelector()
         assert self._child.stdin and self._child.stdout and self._child.stderr
@@ -90,18 +91,28 @@ class ChildStream:
     def finish(self) -> Completed:
         for _ in self:
             pass
-        return Completed(exit_status(self._child.wait()), b"", bytes(self.stderr))
+        return Completed(exit_status(self._child.wait()), b"", self.stderr)
 
     @property
     def started(self) -> bool:
         """The command has begun."""
         return self._prologue.over
 
+    @property
+    def ended(self) -> bool:
+        """The command has ended, and the child's status is its own."""
+        return ended(self._stderr, self._mark)[1]
+
+    @property
+    def stderr(self) -> bytes:
+        """What the command (before it began: the child) wrote there so far."""
+        return ended(self._stderr, self._mark)[0]
+
     def failure(self, code: int) -> HsopsError | None:  # noqa: ARG002 - OpenSSH's client means something by its code
         """Why a child that ended with ``code`` did not do its part; None when it did."""
         if self.started:
             return None
-        return not_started(self.host, self._prologue.noise, bytes(self.stderr))
+        return not_started(self.host, self._prologue.noise, self.stderr)
 
     def _reading(self) -> bool:
         return any(key.events & selectors.EVENT_READ for key in self._selector.get_map().values())
@@ -117,8 +128,8 @@ class ChildStream:
             self._selector.unregister(key.fileobj)
         if key.fileobj is self._out:
             return data
-        self.stderr += data
-        del self.stderr[:-STDERR_KEPT]
+        self._stderr += data
+        del self._stderr[:-STDERR_KEPT]
         return b""
 
     def _feed(self) -> None:
@@ -150,7 +161,7 @@ class ChildStream:
                     self._child.wait(max(0.0, until - time.monotonic()))
 
 
-def not_started(host: str, noise: bytes, stderr: bytes) -> RemoteError:
+def not_started(host: str, noise: bytes, stderr: bytes | bytearray) -> RemoteError:
     """The host's login shell ended without running our script: ``nologin``, a forced command, a restricted shell."""
     said = [line for line in (noise + b"\n" + stderr).decode(errors="replace").splitlines() if line.strip()]
     return RemoteError(

@@ -89,10 +89,12 @@ class OpenSshStream(ChildStream):
             self._log.close()
 
     def failure(self, code: int) -> HsopsError | None:
+        if code != FAILED or self.ended:
+            return super().failure(code)
         log = Path(self._log.name).read_text(errors="replace")
         if not self.started:  # then stderr is the proxy's
             log = self.stderr.decode(errors="replace") + log
-        return translate(log, self._target) if code == FAILED and log.strip() else super().failure(code)
+        return translate(log or "the connection was lost", self._target)
 
 
 def _escape(argv: list[str]) -> str:

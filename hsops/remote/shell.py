@@ -6,6 +6,8 @@ The script gives three promises that a bare ``ssh HOST COMMAND`` does not:
   (sshd itself only signals commands that have a terminal.) What must outlive the call starts a session of its own.
 - Standard input is closed after the bytes that the command was given, while the channel's own input stays open.
 - A line with a mark precedes the command's output, so that what a login shell's start-up files print is told apart.
+- The same mark follows its errors when it has ended, so that a status is told from the end of the connection: OpenSSH's
+  client gives 255 for both.
 
 The command stays in the process group that sshd (or ``start_new_session``) made, and is its own process: ``exec``.
 """
@@ -44,6 +46,7 @@ trap : TERM
   status=$?
   kill -KILL "$feed"
   [ -z "$ended" ] || kill -KILL 0
+  printf '%s\\n' "$2" >&3
   exit $status
 }
 """
@@ -71,7 +74,7 @@ class Envelope:
 
     Args:
         argv: for a local child process.
-        mark: the line before the command's output.
+        mark: the line before the command's output and after its errors.
     """
 
     argv: tuple[str, ...]
@@ -98,6 +101,12 @@ def put_file(path: str, size: int, mode: int) -> Command:
 def exit_status(code: int) -> int:
     """A shell's status as ``Completed.exit``: 128 + n, which is how a shell tells of signal n, becomes -n."""
     return 128 - code if 128 < code <= 128 + 64 else code
+
+
+def ended(stderr: bytes | bytearray, mark: bytes) -> tuple[bytes, bool]:
+    """The command's own stderr, and whether it is known to have ended."""
+    own, found, late = bytes(stderr).rpartition(mark)
+    return (own + late, True) if found else (late, False)
 
 
 class Prologue:
