@@ -3,42 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
-import stat
-import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 from hsops.agent.protocol import PROTOCOL
 from hsops.core.command import Command
 from hsops.core.deadline import FOLLOW, Deadline
 from hsops.core.errors import AgentError, RemoteError
-from hsops.remote.host import Completed, Host, Stream
-
-AGENT = Path(__file__).parent.parent / "agent"
-_EPOCH = (1980, 1, 1, 0, 0, 0)  # zip cannot hold an older date; a constant makes the bytes reproducible
-
-
-@cache
-def build() -> bytes:
-    """The agent as a zipapp; the same sources give the same bytes on every machine."""
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
-        members = {"__main__.py": b"import sys\nfrom hsops.agent.__main__ import main\nsys.exit(main(sys.argv[1:]))\n"}
-        members["hsops/__init__.py"] = b""
-        for path in sorted(AGENT.glob("*.py")):
-            members[f"hsops/agent/{path.name}"] = path.read_bytes()
-        for name, data in members.items():
-            info = zipfile.ZipInfo(name, _EPOCH)
-            info.compress_type = zipfile.ZIP_DEFLATED
-            info.external_attr = (stat.S_IFREG | 0o644) << 16
-            info.create_system = 3
-            archive.writestr(info, data)
-    return out.getvalue()
+from hsops.remote.host import Host, Stream
+from hsops.remote.interpreter import explain, wrong_python
+from hsops.remote.zipapp import build
 
 
 class Agent:
@@ -64,10 +40,13 @@ class Agent:
         """
         command, stdin = self.request(verb, **params)
         done = self.host.run(command, stdin=stdin, deadline=deadline)
-        lines = [line for line in done.stdout.splitlines() if line.strip()]
-        if not lines:
-            raise self._no_reply(done)
-        return self._result(lines[-1], done)
+        replies = [line for line in done.stdout.splitlines() if line.startswith(b"{")]
+        if not replies:
+            raise explain(self.host, self.python, done)
+        message = self._parse(replies[-1])
+        if "event" in message:
+            raise explain(self.host, self.python, done)
+        return self._result(message, verb)
 
     @contextmanager
     def stream(self, verb: str, /, *, deadline: Deadline = FOLLOW, **params: Any) -> Iterator[Iterator[dict[str, Any]]]:
@@ -77,7 +56,7 @@ class Agent:
         """
         command, stdin = self.request(verb, **params)
         with self.host.stream(command, stdin=stdin, deadline=deadline) as stream:
-            yield self._events(stream)
+            yield self._events(stream, verb)
 
     def request(self, verb: str, /, **params: Any) -> tuple[Command, bytes]:
         """The command line and standard input of a call, for transports of the caller's own (``Host.bulk``)."""
@@ -85,52 +64,70 @@ class Agent:
         body = {"protocol": PROTOCOL, "params": {"state_dir": self.state_dir, **params}}
         return Command((self.python, "-I", self.path, verb)), json.dumps(body).encode()
 
-    def _events(self, stream: Stream) -> Iterator[dict[str, Any]]:
-        rest = b""
-        for piece in stream:
-            *lines, rest = (rest + piece).split(b"\n")
-            for line in lines:
-                message = self._parse(line)
-                if event := message.get("event"):
-                    if event["kind"] != "beat":
-                        yield event
-                else:
-                    yield {"kind": "result", **self._result(line, None)}
-                    return
-        raise self._no_reply(stream.finish())
+    def _events(self, stream: Stream, verb: str) -> Iterator[dict[str, Any]]:
+        for line in _lines(stream):
+            if not line.startswith(b"{"):  # a sitecustomize or wrapper of the interpreter that prints
+                continue
+            message = self._parse(line)
+            if event := message.get("event"):
+                if event["kind"] != "beat":
+                    yield event
+            else:
+                yield {"kind": "result", **self._result(message, verb)}
+                return
+        raise explain(self.host, self.python, stream.finish())
 
     def _upload(self) -> None:
         if self._uploaded:
             return
-        if self.host.run(Command(("test", "-s", self.path))).exit != 0:
-            self.host.put(build(), self.path)
+        size = str(len(build()))
+        there = Command(("sh", "-c", '[ "$(wc -c <"$1")" -eq "$2" ]', "sh", self.path, size))
+        if self.host.run(there).exit != 0:
+            try:
+                self.host.put(build(), self.path)
+            except RemoteError as error:
+                raise RemoteError(
+                    error.message,
+                    host=self.host.name,
+                    why="hsops keeps its agent, patches and runs in state_dir on the host",
+                    fix="set hosts.<name>.state_dir in inventory.yaml to a folder that the SSH user may write",
+                ) from None
         self._uploaded = True
 
     def _parse(self, line: bytes) -> dict[str, Any]:
         try:
-            message = json.loads(line)
+            message: dict[str, Any] = json.loads(line)
         except ValueError:
-            message = None
-        if not isinstance(message, dict):
             shown = line[:200].decode(errors="replace")
-            raise RemoteError(f"the agent's reply is not JSON: {shown!r}", host=self.host.name)
+            raise RemoteError(f"the agent's reply is cut short or not JSON: {shown!r}", host=self.host.name) from None
         return message
 
-    def _result(self, line: bytes, done: Completed | None) -> dict[str, Any]:
-        message = self._parse(line)
-        if "result" in message:
+    def _result(self, message: dict[str, Any], verb: str) -> dict[str, Any]:
+        error = message.get("error")
+        if error is None:
             result: dict[str, Any] = message["result"]
             return result
-        if error := message.get("error"):
-            raise AgentError(error["message"], code=error["code"], detail=error.get("detail"), host=self.host.name)
-        raise self._no_reply(done) if done else RemoteError("the agent ended without a result", host=self.host.name)
+        raise refusal(self, verb, error)
 
-    def _no_reply(self, done: Completed) -> RemoteError:
-        said = done.stderr.decode(errors="replace").strip().splitlines()
-        last = said[-1] if said else f"exit {done.exit}, no output"
-        return RemoteError(
-            f"{self.python} did not run the agent: {last}",
-            host=self.host.name,
-            why="hsops runs its agent with the interpreter that runs SGLang (Python 3.10 or newer)",
-            fix="set hosts.<name>.python in inventory.yaml to that interpreter; try it: ssh HOST PYTHON --version",
-        )
+
+def refusal(agent: Agent, verb: str, error: dict[str, Any]) -> RemoteError:
+    """The agent's ``error`` as one of ours; what hsops itself causes says so and where."""
+    code, message, detail = error["code"], error["message"], error.get("detail") or {}
+    if code == "old-python":
+        return wrong_python(agent.host, f"{agent.python} is Python {message}, the agent needs 3.10 or newer")
+    why = fix = ""
+    if code == "bug":
+        frames = [line.strip() for line in detail.get("traceback", "").splitlines() if line.strip().startswith("File ")]
+        message = f"the agent failed in {verb}: {message}"
+        why = f"a fault in hsops: {frames[-1]}" if frames else "a fault in hsops"
+        fix = "--json has the traceback: please report it"
+    elif code == "protocol":
+        fix = f"delete {agent.path} on the host: it is not this hsops' agent"
+    return AgentError(message, code=code, detail=detail, host=agent.host.name, why=why, fix=fix)
+
+
+def _lines(stream: Stream) -> Iterator[bytes]:
+    rest = b""
+    for piece in stream:
+        *lines, rest = (rest + piece).split(b"\n")
+        yield from lines

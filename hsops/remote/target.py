@@ -18,7 +18,7 @@ from pathlib import Path
 from hsops.core.errors import ConfigError, Fault, UnreachableError
 from hsops.core.inventory import HostSpec
 
-_DESTINATION = re.compile(r"^(?:(?P<user>[^@]+)@)?(?:\[(?P<v6>[^\]]+)\]|(?P<host>[^:\[\]]+))(?::(?P<port>\d+))?$")
+_DESTINATION = re.compile(r"^(?:(?P<user>.+)@)?(?:\[(?P<v6>[^\]]+)\]|(?P<host>[^:@\[\]]+))(?::(?P<port>\d+))?$")
 NO_CLIENT = "apt-get install openssh-client"
 
 
@@ -121,7 +121,7 @@ def parse(
         hostname=hostname,
         port=port,
         key_name=names[alias != "none"],
-        known_hosts=tuple(_path(f, tokens) for text in files for f in _split(text) if f != "none"),
+        known_hosts=tuple(_path(f, tokens) for text in files for f in _split(text) if f not in ("", "none")),
         hash_names=one.get("hashknownhosts") == "yes",
         accept_new=one.get("stricthostkeychecking") in ("accept-new", "no", "off", "false"),
         identities=tuple(_path(f, tokens) for f in found.get("identityfile", []) if f != "none"),

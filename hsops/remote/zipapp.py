@@ -1,0 +1,39 @@
+"""The agent as one file: small, self-contained, the same bytes for the same sources."""
+
+from __future__ import annotations
+
+import io
+import stat
+import zipfile
+from functools import cache
+from pathlib import Path
+
+AGENT = Path(__file__).parent.parent / "agent"
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # zip cannot hold an older date; a constant makes the bytes reproducible
+
+
+# Every Python since 2.6 must be able to read this: it is what tells that one is too old.
+_MAIN = b"""import sys
+if sys.version_info < (3, 10):
+    found = "%d.%d.%d" % sys.version_info[:3]
+    sys.stdout.write('{"error": {"code": "old-python", "message": "%s", "detail": {}}}\\n' % found)
+    sys.exit(1)
+from hsops.agent.__main__ import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@cache
+def build(folder: Path = AGENT) -> bytes:
+    """The agent as a zipapp; the same sources give the same bytes whenever and wherever (with one zlib)."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        members = {"__main__.py": _MAIN, "hsops/__init__.py": b""}
+        members |= {f"hsops/agent/{path.name}": path.read_bytes() for path in sorted(folder.glob("*.py"))}
+        for name, data in members.items():
+            info = zipfile.ZipInfo(name, _EPOCH)
+            info.compress_type = zipfile.ZIP_DEFLATED
+            info.external_attr = (stat.S_IFREG | 0o644) << 16
+            info.create_system = 3
+            archive.writestr(info, data, compresslevel=9)
+    return out.getvalue()

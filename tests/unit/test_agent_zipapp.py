@@ -1,0 +1,71 @@
+"""The agent's file."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from hsops.core.errors import AgentError, RemoteError
+from hsops.remote.agent import Agent, refusal
+from hsops.remote.local import LocalHost
+from hsops.remote.zipapp import AGENT, build
+
+BUDGET = 64 << 10
+
+
+def test_equal_sources_give_equal_bytes(tmp_path: Path) -> None:
+    """Copied elsewhere, with other times and modes, in another order."""
+    for i, path in enumerate(sorted(AGENT.glob("*.py"), reverse=True)):
+        copy = tmp_path / path.name
+        shutil.copyfile(path, copy)
+        copy.chmod(0o600)
+        os.utime(copy, (1e9 + i, 1e9 + i))
+
+    assert build(tmp_path) == build(AGENT)
+
+
+def test_a_changed_source_gives_another_file(tmp_path: Path) -> None:
+    """So that a new agent never hides behind an old hash."""
+    shutil.copytree(AGENT, tmp_path / "agent", ignore=shutil.ignore_patterns("__pycache__"))
+    with (tmp_path / "agent/protocol.py").open("a") as file:
+        file.write("# changed\n")
+
+    assert build(tmp_path / "agent") != build(AGENT)
+
+
+def test_the_agent_stays_small() -> None:
+    """64 KiB: one round trip's worth on any link."""
+    assert len(build()) <= BUDGET
+
+
+def agent() -> Agent:
+    """An agent that is not called."""
+    return Agent(LocalHost("box"), python="/venv/bin/python", state_dir="~/.hsops")
+
+
+def test_a_fault_of_the_agent_reads_like_one() -> None:
+    """Verb, error and the place in hsops; the traceback stays for --json."""
+    trace = 'Traceback\n  File "a.pyz/hsops/agent/logs.py", line 7, in read\n    x\nKeyError: 1\n'
+    error = refusal(agent(), "log-read", {"code": "bug", "message": "KeyError: 1", "detail": {"traceback": trace}})
+
+    assert isinstance(error, AgentError)
+    assert error.message == "the agent failed in log-read: KeyError: 1"
+    assert error.why == 'a fault in hsops: File "a.pyz/hsops/agent/logs.py", line 7, in read'
+    assert error.as_json()[0]["detail"] == {"traceback": trace}
+
+
+def test_another_protocol_names_the_file_to_delete() -> None:
+    """Only something foreign at the agent's place can cause it."""
+    error = refusal(agent(), "hello", {"code": "protocol", "message": "the agent speaks protocol 2"})
+
+    assert agent().path in error.fix
+
+
+def test_an_old_python_is_no_agent_error() -> None:
+    """It is the inventory that is wrong."""
+    error = refusal(agent(), "hello", {"code": "old-python", "message": "3.8.18"})
+
+    assert type(error) is RemoteError
+    assert error.message == "/venv/bin/python is Python 3.8.18, the agent needs 3.10 or newer"
+    assert "hosts.<name>.python" in error.fix
