@@ -154,7 +154,7 @@ def _stalled(session: Session, spec: ServerSpec, found: Stalled) -> Outcome:
         return Outcome()
     error = {"type": "UnhealthyError", "message": f"{spec.name} stalled", "host": spec.host, "fix": "hsops diagnose"}
     lines = [*verdict.lines, "exit 7; the server still runs (hsops stop)"]
-    return Outcome({**_data(found), **verdict.data}, lines, exit_code=7, errors=(error,))
+    return Outcome({**_data(found), "verdict": verdict.data["verdict"]}, lines, exit_code=7, errors=(error,))
 
 
 def _left(run: Run) -> Outcome:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -89,4 +90,15 @@ def run(ctx: typer.Context, command: str, body: Callable[[Session], Outcome]) ->
     except BrokenPipeError:  # `hsops logs | head`: the reader has seen enough
         sys.stderr.close()
         code = 0
+    except Exception as error:
+        if options.verbose:
+            raise
+        code = console.error(_bug(error))
     raise typer.Exit(code)
+
+
+def _bug(error: Exception) -> HsopsError:
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "nowhere"
+    said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return HsopsError(f"a bug in hsops: {said} at {place}", fix="run it again with -v for the traceback, and report it")

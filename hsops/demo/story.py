@@ -143,7 +143,7 @@ def tell(stage: Stage, emit: Emit) -> Ending:
         caught_s=caught_s,
         diagnosis=verdict["class"],
         confidence=verdict["confidence"],
-        evidence=tuple(str(line) for line in verdict["evidence"]),
+        evidence=tuple(f"{line['source']}: {line['text']}" for line in verdict["evidence"]),
         left=left,
         total_s=time.monotonic() - started,
     )
@@ -168,7 +168,8 @@ def _main_job(teller: Teller) -> dict[str, Any]:
         "sglang": run["sglang"],
         "tp": run["tp"],
         "healthy_s": healthy_s,
-        **{key: found[key] for key in ("samples", "tokens", "bytes", "errors")},
+        "errors": len(found["findings"]),
+        **{key: found[key] for key in ("samples", "tokens", "bytes")},
     }
 
 
