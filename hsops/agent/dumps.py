@@ -187,13 +187,17 @@ def _send_file(out: BinaryIO, index: int, path: str, offset: int, size: int) -> 
             _fault(out, index, "changed", f"the file has {before.st_size} bytes, the manifest says {size}")
         else:
             whole = _send_bytes(out, handle, index, offset, size)
-            after = os.fstat(handle)
-            if whole and (before.st_size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns):
+            after = os.stat(path)  # by name: a file that was replaced is another one
+            if whole and _identity(before) == _identity(after):
                 out.write(frames.pack(frames.END, index, size, 2) + b"{}")
             else:
                 _fault(out, index, "changed", "the file changed, or could not be read on, while it was sent")
     finally:
         os.close(handle)
+
+
+def _identity(found: os.stat_result) -> "tuple[int, ...]":
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _send_bytes(out: BinaryIO, handle: int, index: int, offset: int, size: int) -> bool:
