@@ -1,10 +1,6 @@
 """``run-follow``: what happens to a run, as it happens: log, ends of processes, vital signs, hello files."""
 
-import glob
-import json
-import os
 import time
-from collections.abc import Iterator
 from typing import Any
 
 from hsops.agent import logs, procs, protocol
@@ -83,7 +79,7 @@ class _Watch:
 
     def _hellos(self) -> None:
         if self._dump_dir:
-            found = list(hellos(self._dump_dir, self.run.id))
+            found = self.run.hellos(self._dump_dir)
             if found != self._hello:
                 self._hello = found
                 protocol.emit("hello", ranks=found)
@@ -107,15 +103,3 @@ def vitals(run: RunDir, pids: "dict[str, int]") -> "dict[str, Any]":
         "compilers": sorted({p.comm for p in tree if p.comm in _COMPILERS}),
         "ranks": ranks,
     }
-
-
-def hellos(dump_dir: str, run: str) -> "Iterator[dict[str, Any]]":
-    """What the capture of each rank of this run reported."""
-    for path in sorted(glob.glob(os.path.join(glob.escape(dump_dir), "hello", f"{run}.*.json"))):
-        try:
-            with open(path, encoding="utf-8") as file:
-                said = json.load(file)
-        except (OSError, ValueError):
-            continue  # being written; the next look finds it whole
-        if isinstance(said, dict):
-            yield said

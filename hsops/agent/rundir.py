@@ -1,5 +1,6 @@
 """The run directory ``<state_dir>/runs/<run id>/``: spec.json, state.json, events.jsonl, server.log, stop.json."""
 
+import glob
 import json
 import os
 import re
@@ -22,12 +23,7 @@ class RunDir:
 
     def read(self, name: str) -> "dict[str, Any]":
         """A JSON file of the run; ``{}`` when it is not there."""
-        try:
-            with open(os.path.join(self.path, name), encoding="utf-8") as file:
-                found = json.load(file)
-        except (OSError, ValueError):
-            return {}
-        return found if isinstance(found, dict) else {}
+        return _read_json(os.path.join(self.path, name))
 
     def write(self, name: str, value: "dict[str, Any]") -> None:
         """A JSON file of the run, whole or not at all."""
@@ -63,6 +59,7 @@ class RunDir:
             "ranks": state.get("ranks", {}),
             "helpers": state.get("helpers", {}),
             "rank_pids": state.get("rank_pids", {}),
+            "hellos": self.hellos(spec.get("dump_dir", "")),
             "uptime_s": max(0.0, self._until(state) - state.get("started", time.time())),
             "left": [p.pid for p in self.processes(state)] if state["phase"] != "running" else [],
         }
@@ -90,6 +87,13 @@ class RunDir:
     def running(self) -> bool:
         """The server is there, or its end is not told yet."""
         return bool(self.state()["phase"] == "running")
+
+    def hellos(self, dump_dir: str) -> "list[dict[str, Any]]":
+        """What the capture of each process of this run says of itself; a file being written waits for the next look."""
+        if not dump_dir:
+            return []
+        paths = sorted(glob.glob(os.path.join(glob.escape(dump_dir), "hello", f"{self.id}.*.json")))
+        return [said for said in map(_read_json, paths) if said]
 
     def processes(self, state: "dict[str, Any]") -> "list[procs.Proc]":
         """All that belongs to the run and lives: the server's tree, what its supervisor cares for, what has its mark.
@@ -144,6 +148,15 @@ def write_json(path: str, value: "dict[str, Any]") -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
+
+
+def _read_json(path: str) -> "dict[str, Any]":
+    try:
+        with open(path, encoding="utf-8") as file:
+            found = json.load(file)
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _names(folder: str) -> "list[str]":

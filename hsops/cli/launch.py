@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -98,7 +97,7 @@ def _start(session: Session, agent: Agent, plan: Plan, wish: Wish) -> tuple[Star
     healthy = False
     if there and there.spec_hash == plan.spec_hash:
         with agent.host.tunnel(there.port) as port:
-            healthy = is_healthy(port, plan.api_key)
+            healthy = not there.capture_fault and is_healthy(port, plan.api_key)
     started = ensure(agent, plan, replace=wish.replace, healthy=healthy, emit=session.console.emit)
     if started.fresh:
         for note in plan.notes:
@@ -107,54 +106,56 @@ def _start(session: Session, agent: Agent, plan: Plan, wish: Wish) -> tuple[Star
 
 
 def _wait(session: Session, spec: ServerSpec, plan: Plan, started: Started, wish: Wish) -> Outcome:
-    """Watch until healthy, dead or stuck. A stall that diagnose finds to be slow but moving is watched further."""
+    """Watch; at a stall look into it, and go on when it is only slow."""
     from hsops.launch.wait import DEFAULT_TIMEOUT_S, Healthy, Patience, wait_healthy
     from hsops.remote.runs import read_baseline, write_baseline
     from hsops.render import launch as render
 
     agent = session.agent(spec.host)
     baseline = read_baseline(agent, spec.name)
-    until = time.monotonic() + (wish.timeout or DEFAULT_TIMEOUT_S)
-    fresh = started.fresh
+    verdicts: list[Outcome] = []
     try:
-        while True:
-            found = wait_healthy(
-                agent,
-                started.run,
-                baseline=baseline.of(plan.spec_hash),
-                captures=bool(plan.dump_dir),
-                patience=Patience(max(1.0, until - time.monotonic()), wish.stall_after),
-                emit=session.console.emit,
-                fresh=fresh,
-                nccl=spec.nccl or "",
-                api_key=plan.api_key,
-            )
-            if isinstance(found, Healthy):
-                write_baseline(agent, baseline.with_run(found.good))
-                return Outcome({**_data(found), "fresh": started.fresh}, render.healthy_lines(found))
-            stalled = _stalled(session, spec, found)
-            if stalled.exit_code:
-                return stalled
-            fresh = False
+        found = wait_healthy(
+            agent,
+            started.run,
+            baseline=baseline.of(plan.spec_hash),
+            patience=Patience(wish.timeout or DEFAULT_TIMEOUT_S, wish.stall_after),
+            emit=session.console.emit,
+            fresh=started.fresh,
+            nccl=spec.nccl or "",
+            api_key=plan.api_key,
+            goes_on=lambda stalled: _is_only_slow(session, spec, stalled, verdicts),
+        )
     except KeyboardInterrupt:
         return _left(started.run)
+    if not isinstance(found, Healthy):
+        return _stalled(spec, found, verdicts[-1])
+    write_baseline(agent, baseline.with_run(found.good))
+    return Outcome({**_data(found), "fresh": started.fresh}, render.healthy_lines(found))
 
 
-def _stalled(session: Session, spec: ServerSpec, found: Stalled) -> Outcome:
-    """Ask diagnose: exit 7 with its verdict, or 0 when the server is on its way."""
+def _is_only_slow(session: Session, spec: ServerSpec, found: Stalled, verdicts: list[Outcome]) -> bool:
+    """Diagnose the run; whether it is on its way after all."""
     from hsops.core.events import Note
     from hsops.render import launch as render
 
     for line in render.stalled_lines(found):
         session.console.emit(Note(line, spec.host))
     verdict = diagnose.live(session, spec.name, run_id=found.run.id)
-    if verdict.exit_code == 0:
-        for line in (*verdict.lines, "slow, not hung: waiting on"):
-            session.console.emit(Note(line))
-        return Outcome()
-    error = {"type": "UnhealthyError", "message": f"{spec.name} stalled", "host": spec.host, "fix": "hsops diagnose"}
-    lines = [*verdict.lines, "exit 7; the server still runs (hsops stop)"]
-    return Outcome({**_data(found), "verdict": verdict.data["verdict"]}, lines, exit_code=7, errors=(error,))
+    verdicts.append(verdict)
+    if verdict.exit_code:
+        return False
+    for line in (*verdict.lines, "slow, not stuck: going on"):
+        session.console.emit(Note(line))
+    return True
+
+
+def _stalled(spec: ServerSpec, found: Stalled, verdict: Outcome) -> Outcome:
+    lines = [*verdict.lines, "exit 7; the server still runs   hsops stop ends it"]
+    name = (verdict.data.get("verdict") or {}).get("class", "unknown")
+    message = f"{spec.name} stalled for {found.silent_s:.0f} s: {name}"
+    error = {"type": "UnhealthyError", "message": message, "host": spec.host, "fix": "hsops stop"}
+    return Outcome({**_data(found), "verdict": verdict.data.get("verdict")}, lines, exit_code=7, errors=(error,))
 
 
 def _left(run: Run) -> Outcome:

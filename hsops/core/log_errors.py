@@ -112,7 +112,7 @@ TROUBLES = (
     _row("fatal-python", r"^Fatal Python error: ", "faulthandler"),
     _row(
         "peer-closed",
-        r"Connection (closed by peer|reset by peer) \[",
+        r"Connection (closed|reset) by peer",
         "gloo; the real failure is on another rank",
         role="echo",
     ),

@@ -29,6 +29,15 @@ class Exit:
 
 
 @dataclass(frozen=True, slots=True)
+class Hello:
+    """What the capture in one process says of itself. ``rank`` is None until the process knows it."""
+
+    rank: int | None
+    ok: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
     """One launched server.
 
@@ -53,6 +62,7 @@ class Run:
         helpers: the same for ``detokenizer`` and other processes with a title of SGLang's.
         rank_pids: ``TP0``, ``detokenizer`` ... -> pid.
         left: pids that outlived a server that has ended.
+        hellos: what the capture of each process says; only with hs-dump.
         uptime_s: seconds from its start until now or its end, by the host's clock.
     """
 
@@ -75,12 +85,25 @@ class Run:
     helpers: dict[str, Exit | None] = field(default_factory=dict)
     rank_pids: dict[str, int] = field(default_factory=dict)
     left: tuple[int, ...] = ()
+    hellos: tuple[Hello, ...] = ()
     uptime_s: float = 0.0
 
     @property
     def alive(self) -> bool:
         """The server's process is there."""
         return self.phase == "running"
+
+    @property
+    def capture_fault(self) -> str:
+        """Why rows would be missing from the dumps: a rank that refuses or has said nothing; "" when all is well."""
+        if not self.dump_dir:
+            return ""
+        for said in self.hellos:
+            if not said.ok:
+                who = "a process" if said.rank is None else f"TP{said.rank}"
+                return f"{who} does not capture: {said.reason or 'no reason given'}"
+        silent = [f"TP{rank}" for rank in range(self.tp) if rank not in {said.rank for said in self.hellos}]
+        return f"no word of the capture from {', '.join(silent)}" if silent else ""
 
     @property
     def dead(self) -> tuple[str, Exit] | None:
@@ -92,7 +115,7 @@ class Run:
 
 def parse_run(raw: dict[str, Any]) -> Run:
     """A run as the agent's ``run-list`` tells it: the fields of ``Run`` by name, exits as objects."""
-    special = {"argv", "exit", "ranks", "helpers", "left"}
+    special = {"argv", "exit", "ranks", "helpers", "left", "hellos"}
     known = {name: raw[name] for name in Run.__dataclass_fields__ if name not in special}
     return Run(
         **known,
@@ -101,7 +124,13 @@ def parse_run(raw: dict[str, Any]) -> Run:
         ranks={name: _exit(value) for name, value in raw["ranks"].items()},
         helpers={name: _exit(value) for name, value in raw["helpers"].items()},
         left=tuple(raw["left"]),
+        hellos=parse_hellos(raw.get("hellos", [])),  # a bundle may be older than this field
     )
+
+
+def parse_hellos(raw: list[dict[str, Any]]) -> tuple[Hello, ...]:
+    """Hello files as the agent read them."""
+    return tuple(Hello(one.get("rank"), bool(one.get("ok")), str(one.get("reason") or "")) for one in raw)
 
 
 def _exit(raw: dict[str, Any] | None) -> Exit | None:

@@ -61,25 +61,25 @@ def wait_healthy(
     run: Run,
     *,
     baseline: Baseline,
-    captures: bool,
     patience: Patience,
     emit: Emit,
     fresh: bool = True,
     nccl: str = "",
     api_key: str = "",
+    goes_on: Callable[[Stalled], bool] = lambda _: False,
     now: Callable[[], float] = time.monotonic,
 ) -> Healthy | Stalled:
     """Watch ``run`` until it is healthy or stalls.
 
     Args:
-        captures: every rank must report that it captures.
         fresh, nccl: for the first event.
         api_key: for the probes.
+        goes_on: asked at a stall; True means that it is only slow, and twice the silence is allowed from then on.
 
     Raises:
         UnhealthyError: a process of it ended, a rank does not capture, or ``patience.timeout`` is over.
     """
-    watch = Watch(run, baseline, captures=captures, floor=patience.stall_after, now=now())
+    watch = Watch(run, baseline, floor=patience.stall_after, now=now())
     emit(RunFollowed(run.server, agent.host.name, run.id, run.tp, run.port, run.pid, nccl, fresh))
     pace = _Pace(watch, emit, now)
     until = now() + patience.timeout
@@ -87,7 +87,10 @@ def wait_healthy(
         for judgement in judgements:
             if judgement is not None:
                 pace.show(force=True)
-                return _conclude(watch, judgement, agent.host.name)
+                found = _conclude(watch, judgement, agent.host.name)
+                if isinstance(found, Healthy) or not goes_on(found):
+                    return found
+                watch.be_patient(2 * found.limit_s)
             if now() > until:
                 raise _too_late(watch, patience.timeout, agent.host.name)
     raise AssertionError("the agent's stream ended without a result")
@@ -188,23 +191,24 @@ def _conclude(watch: Watch, judgement: Judgement, host: str) -> Healthy | Stalle
 
 
 def _died(run: Run, died: Died, host: str) -> UnhealthyError:
-    """The error of a death: who, how, and the first line that says why."""
+    """The error of a death: the first line that says why, or, when none does, who ended and how.
+
+    SGLang ends all of its processes when one has failed, mostly by SIGKILL: the first one gone is then not the culprit.
+    """
     who = run.server if died.who == "server" else f"{died.who} of {run.server}"
-    how = str(died.exit) if died.exit else "ended, nobody saw how"
-    cause = died.summary.cause
-    last = died.summary.last.get("", (0, ""))
+    verb = "was" if died.exit and died.exit.signal else "ended:"
+    gone = f"{who} {verb} {died.exit}" if died.exit else f"{who} ended, nobody saw how"
+    cause, last = died.summary.cause, died.summary.last.get("", (0, ""))
     if cause:
-        where = f"log line {cause.line}{f', {cause.rank}' if cause.rank else ''}"
-        why = f"{cause.said}  ({where}{f'; {cause.frame}' if cause.frame else ''})"
+        place = ", ".join(part for part in (f"log line {cause.line}", cause.rank, cause.frame) if part)
+    if cause and cause.role == "cause":
+        message, why = f"{run.server} failed: {cause.said[:300]}", f"{place}; first to go: {gone}"
+    elif cause:
+        message, why = gone, f"the others then said: {cause.said[:300]} ({place})"
     else:
-        why = f"the log ends with: {last[1]}" if last[1] else "the log is empty"
-    verb = "was" if died.exit and died.exit.signal else "ended:" if died.exit else ""
-    return UnhealthyError(
-        f"{who} {verb} {how}".replace("  ", " "),
-        host=host,
-        why=why,
-        fix=f"hsops logs --run {run.id}; hsops diagnose" + ("; hsops stop" if run.alive else ""),
-    )
+        message, why = gone, f"the log ends with: {last[1]}" if last[1] else "the log is empty"
+    fix = f"hsops logs {run.id}; hsops diagnose" + ("; hsops stop" if run.alive else "")
+    return UnhealthyError(message, host=host, why=why, fix=fix)
 
 
 def _too_late(watch: Watch, timeout: float, host: str) -> UnhealthyError:

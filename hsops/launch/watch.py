@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hsops.core.baseline import Baseline, compare
@@ -11,7 +11,7 @@ from hsops.core.events import Event
 from hsops.core.log_summary import LogSummary
 from hsops.core.milestone_table import BY_ID, STAGES, stage_end
 from hsops.core.milestones import LogReader
-from hsops.core.runs import Exit, Run, parse_run
+from hsops.core.runs import Exit, Hello, Run, parse_hellos, parse_run
 from hsops.launch import stall
 from hsops.launch.events import CaptureSaid, HealthChanged, MilestoneReached, StageDone
 from hsops.launch.health import STABLE, Ladder, Probe
@@ -57,19 +57,17 @@ class Watch:
     Args:
         run: as it was when the watch began.
         baseline: good runs of equal launches.
-        captures: hello files of every rank are demanded.
         floor: least silence in seconds that is called a stall; None for the default.
         now: seconds of the watcher's clock.
     """
 
-    def __init__(self, run: Run, baseline: Baseline, *, captures: bool, floor: float | None, now: float) -> None:
-        self.run, self.baseline, self.captures = run, baseline, captures
+    def __init__(self, run: Run, baseline: Baseline, *, floor: float | None, now: float) -> None:
+        self.run, self.baseline = run, baseline
         self.utc_offset = 0.0
         self.host_now = run.started
         self.offset = 0
         self.ladder = Ladder()
         self.probe: Probe | None = None
-        self.hellos: dict[int | None, dict[str, Any]] = {}
         self.signs = stall.nothing_seen(now)
         self._floor = floor
         self._reader = LogReader(tp=run.tp, sglang=run.sglang)
@@ -90,7 +88,7 @@ class Watch:
         elif kind == "vitals":
             self._vitals(event, now)
         elif kind == "hello":
-            yield from self._hello(event["ranks"])
+            yield from self._hello(parse_hellos(event["ranks"]))
 
     def probed(self, probe: Probe, ladder: Ladder) -> Iterator[Event]:
         """One health probe."""
@@ -105,13 +103,16 @@ class Watch:
             return Died(who, exit_, self.summary)
         if self._over:
             return Died("server", self.run.exit, self.summary)
-        if refused := self._refused():
-            return CaptureRefused(refused)
-        if self.ladder.level == STABLE:
-            return CaptureRefused(missing) if (missing := self._unheard()) else Answering()
+        refuses = any(not said.ok for said in self.run.hellos)
+        if refuses or self.ladder.level == STABLE:
+            return CaptureRefused(self.run.capture_fault) if self.run.capture_fault else Answering()
         limit = self.limit_s
         silent = self.signs.silent_s(now)
         return Silent(silent, limit) if silent >= limit and self._dead_at is None else None
+
+    def be_patient(self, seconds: float) -> None:
+        """From now on only ``seconds`` of silence are a stall: somebody looked, and it is slow, not stuck."""
+        self._floor = seconds
 
     @property
     def limit_s(self) -> float:
@@ -185,26 +186,9 @@ class Watch:
         if event["compilers"]:
             self.signs = self.signs.compiler(now)
 
-    def _hello(self, ranks: list[dict[str, Any]]) -> Iterator[Event]:
-        for said in ranks:
-            rank, ok, reason = said.get("rank"), bool(said.get("ok")), str(said.get("reason") or "")
-            old = self.hellos.get(rank)
-            self.hellos[rank] = said
-            if old is None or bool(old.get("ok")) != ok:
-                yield CaptureSaid(rank, ok, reason)
-
-    def _refused(self) -> str:
-        if not self.captures:
-            return ""
-        for rank, said in self.hellos.items():
-            if not said.get("ok"):
-                who = "a process" if rank is None else f"TP{rank}"
-                return f"{who} does not capture: {said.get('reason') or 'no reason given'}"
-        return ""
-
-    def _unheard(self) -> str:
-        """Ranks that have said nothing although the server is up."""
-        if not self.captures:
-            return ""
-        silent = [f"TP{rank}" for rank in range(self.run.tp) if rank not in self.hellos]
-        return f"no word of the capture from {', '.join(silent)}" if silent else ""
+    def _hello(self, hellos: tuple[Hello, ...]) -> Iterator[Event]:
+        known = set(self.run.hellos)
+        self.run = replace(self.run, hellos=hellos)
+        for said in hellos:
+            if said not in known:
+                yield CaptureSaid(said.rank, said.ok, said.reason)

@@ -128,7 +128,7 @@ def stopped_lines(stopped: list[Stopped]) -> Iterator[str]:
 
 
 def _to_go(seconds: float | None) -> str:
-    return f" · about {clock(seconds)} to healthy" if seconds is not None else ""
+    return f" · about {clock(seconds)} to healthy" if seconds else ""
 
 
 _HEALTH = {
