@@ -13,6 +13,7 @@ from hsops.render.console import Outcome
 
 app = typer.Typer(no_args_is_help=True, help="A practice host here: real SGLang on the CPU behind a loopback sshd.")
 
+FAULTS = "busy-wait, busy-wait-warmup, slow-load, v1-patch, stopped-rank, killed-rank"  # a test keeps it true
 Home = Annotated[Path | None, typer.Option("--home", metavar="DIR", help="The lab's folder [~/.hsops-lab].")]
 
 
@@ -20,13 +21,13 @@ def up(
     ctx: typer.Context,
     home: Home = None,
     sglang: Annotated[
-        str | None, typer.Option("--sglang", metavar="VERSION", help="Its SGLang [as it is, else 0.5.9].")
+        str | None, typer.Option("--sglang", metavar="VERSION", help="Its SGLang (as it is, else 0.5.9).")
     ] = None,
     fault: Annotated[
-        str | None, typer.Option("--fault", metavar="NAME", help="Break it, to practise. Without: no fault.")
+        str | None, typer.Option("--fault", metavar="NAME", help=f"Break it, to practise: {FAULTS}. Without: no fault.")
     ] = None,
     tp: Annotated[
-        int | None, typer.Option("--tp", min=1, max=4, help="Ranks of its server [as it is, else 2].")
+        int | None, typer.Option("--tp", min=1, max=4, help="Ranks of its server (as it is, else 2).")
     ] = None,
 ) -> None:
     """Bring the lab up; the first time pip fetches 1.5 GB."""

@@ -73,6 +73,5 @@ def check_fault(name: str | None) -> str | None:
         UsageError: there is no such fault.
     """
     if name is not None and name not in FAULTS:
-        known = "; ".join(f"{known}: {fault.looks_like}" for known, fault in FAULTS.items())
-        raise UsageError(f"there is no fault {name!r}", fix=f"one of: {known}")
+        raise UsageError(f"there is no fault {name!r}", fix=f"one of: {', '.join(FAULTS)}")
     return name

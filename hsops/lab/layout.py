@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from hsops.core.errors import UsageError
+
+_PLAIN = re.compile(r"^/[\w/. +,@=-]*[\w/.+,@=-]$")
 DEFAULT_HOME = Path("~/.hsops-lab")
 MODEL = "tiny-deepseek-v3"
 
@@ -78,8 +82,17 @@ class Layout:
 
 
 def layout(home: Path | None) -> Layout:
-    """The layout of a home; without one, of the default."""
-    return Layout((home or DEFAULT_HOME).expanduser().absolute())
+    """The layout of a home; without one, of the default.
+
+    Raises:
+        UsageError: the path cannot be written into the files that name it (YAML, ssh_config, a ``.pth``).
+    """
+    path = (home or DEFAULT_HOME).expanduser().absolute()
+    if not _PLAIN.match(str(path)):
+        raise UsageError(
+            f"a lab's folder must have a plain name, not {str(path)!r}", fix="letters, digits, space and . _ + , @ = -"
+        )
+    return Layout(path)
 
 
 def python_tag() -> str:

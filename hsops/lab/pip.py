@@ -69,7 +69,7 @@ class Pip:
     def last_words(self) -> str:
         """pip's last lines; its errors if it named any."""
         lines = [line for line in self._said if line.startswith("ERROR:")] or list(self._said)
-        return " / ".join(_ends(line, 500) for line in lines) or "pip said nothing"
+        return " / ".join(_ends(line, 240) for line in lines) or "pip said nothing"
 
 
 @dataclass

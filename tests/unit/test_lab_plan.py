@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from hsops.cli import lab as cli
 from hsops.core.errors import UsageError
 from hsops.core.inventory_file import load
 from hsops.lab import environment, packages, practice, wheels
+from hsops.lab.layout import layout
 from hsops.lab.pip import _ends
 from hsops.lab.record import Record, Steps, plan, read, write
 
@@ -73,11 +75,18 @@ def test_what_is_not_a_version_is_refused(typed: str) -> None:
 
 
 def test_an_unknown_fault_names_the_known_ones() -> None:
-    """With what each looks like."""
+    """So does the help of ``hsops lab up``, which must not load the lab to say so."""
     with pytest.raises(UsageError) as caught:
         environment.check_fault("busywait")
 
-    assert "busy-wait: after the weights" in caught.value.fix
+    assert caught.value.fix == f"one of: {cli.FAULTS}"
+
+
+@pytest.mark.parametrize("name", ["/tmp/a: b", "/tmp/a#b", '/tmp/"a"', "/tmp/a\nb", "/tmp/a%b", "/tmp/a "])
+def test_a_home_that_a_file_could_not_name_is_refused(name: str) -> None:
+    """Before anything is written."""
+    with pytest.raises(UsageError):
+        layout(Path(name))
 
 
 def test_every_pin_is_exact() -> None:
