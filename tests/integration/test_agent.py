@@ -1,0 +1,171 @@
+"""The client's end of the agent, against real hosts and real wrong interpreters."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from hsops.core.command import Command
+from hsops.core.errors import AgentError, RemoteError
+from hsops.core.inventory import HostSpec
+from hsops.remote.agent import Agent
+from hsops.remote.connect import connect
+from hsops.remote.host import Host
+
+
+@pytest.fixture(scope="module", params=["local", "ssh"])
+def host(request: pytest.FixtureRequest, sshd_host: HostSpec) -> Iterator[Host]:
+    """The host, here and over SSH."""
+    host = connect(sshd_host if request.param == "ssh" else sshd_host.model_copy(update={"ssh": "local"}))
+    yield host
+    host.close()
+
+
+@pytest.fixture
+def agent(host: Host, tmp_path: Path) -> Agent:
+    """An agent that was never uploaded."""
+    return Agent(host, python=sys.executable, state_dir=str(tmp_path / "state dir"))
+
+
+Interpreter = Callable[[str], str]
+
+
+@pytest.fixture
+def interpreter(tmp_path: Path) -> Interpreter:
+    """A function that makes an executable out of a shell script."""
+
+    def make(script: str) -> str:
+        path = tmp_path / "python"
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+        return str(path)
+
+    return make
+
+
+def test_the_agent_answers_with_the_interpreter_that_was_named(agent: Agent) -> None:
+    """And lies in a private folder."""
+    assert agent.call("hello")["executable"] == sys.executable
+
+    folder = Path(agent.path).parent
+    assert [path.name for path in folder.iterdir()] == [Path(agent.path).name]
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_cut_upload_is_repaired(agent: Agent, host: Host) -> None:
+    """A file of the wrong size is not run."""
+    agent.call("hello")
+    Path(agent.path).write_bytes(Path(agent.path).read_bytes()[:1000])
+
+    again = Agent(host, python=sys.executable, state_dir=agent.state_dir)
+
+    assert again.call("hello")["python_ok"] is True
+
+
+def test_first_calls_at_once_do_not_meet(host: Host, tmp_path: Path) -> None:
+    """Four clients upload the same file at the same time."""
+    agents = [Agent(host, python=sys.executable, state_dir=str(tmp_path / "state")) for _ in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda a: a.call("hello"), agents))
+
+    assert all(answer["python_ok"] for answer in answers)
+    assert len(list((tmp_path / "state/agent").iterdir())) == 1
+
+
+def test_a_refusal_has_its_code(agent: Agent) -> None:
+    """A verb that does not exist."""
+    with pytest.raises(AgentError) as caught:
+        agent.call("no-such-verb")
+
+    assert caught.value.code == "bad-verb"
+
+
+def test_another_protocol_is_refused(agent: Agent, host: Host) -> None:
+    """By the agent, before anything is done."""
+    command, _ = agent.request("hello")
+
+    done = host.run(command, stdin=json.dumps({"protocol": 99, "params": {}}).encode())
+
+    assert done.exit == 1
+    assert json.loads(done.stdout)["error"]["code"] == "protocol"
+
+
+def test_a_stream_ends_with_the_result(agent: Agent) -> None:
+    """Also of a verb without events."""
+    with agent.stream("hello") as events:
+        *before, last = events
+
+    assert before == []
+    assert last["kind"] == "result"
+    assert last["python_ok"] is True
+
+
+@pytest.mark.parametrize(
+    "script, message",
+    [
+        ("echo Python 2.7.18 >&2; exit 2", "{python} is Python 2.7.18, the agent needs 3.10 or newer"),
+        ("echo Python 3.8.10; exit 1", "{python} is Python 3.8.10, the agent needs 3.10 or newer"),
+        ("echo 'gcc (Debian) 12.2'", "{python} is not a Python: it answers --version with 'gcc (Debian) 12.2'"),
+        ("exit 1", "{python} is not a Python: it answers --version with ''"),
+        ("kill -9 $$", "the agent was ended by signal 9"),
+        (
+            "test $1 = --version && echo Python 3.11.2 || { echo no libpython >&2; exit 1; }",
+            "{python} did not run the agent: no libpython",
+        ),
+    ],
+    ids=["python 2", "python 3.8", "gcc", "silent", "killed", "broken"],
+)
+def test_a_wrong_interpreter_is_named_for_what_it_is(
+    host: Host, tmp_path: Path, interpreter: Interpreter, script: str, message: str
+) -> None:
+    """What lies at hosts.<name>.python."""
+    python = interpreter(script)
+
+    with pytest.raises(RemoteError) as caught:
+        Agent(host, python=python, state_dir=str(tmp_path / "state")).call("hello")
+
+    assert caught.value.message == message.format(python=python)
+    assert type(caught.value) is RemoteError
+
+
+@pytest.mark.parametrize(
+    "python, message", [("/no/such/python", "there is no /no/such/python"), ("/etc/passwd", "/etc/passwd cannot be")]
+)
+def test_no_interpreter_at_all(host: Host, tmp_path: Path, python: str, message: str) -> None:
+    """Missing, or not executable."""
+    with pytest.raises(RemoteError, match=message) as caught:
+        Agent(host, python=python, state_dir=str(tmp_path / "state")).call("hello")
+
+    assert "hosts.<name>.python" in caught.value.fix
+
+
+def test_an_interpreter_that_greets_is_understood(host: Host, tmp_path: Path, interpreter: Interpreter) -> None:
+    """A wrapper or sitecustomize that prints before the reply."""
+    python = interpreter(f'echo "loading modules"; exec {sys.executable} "$@"')
+    agent = Agent(host, python=python, state_dir=str(tmp_path / "state"))
+
+    assert agent.call("hello")["python_ok"] is True
+    with agent.stream("hello") as events:
+        assert [event["kind"] for event in events] == ["result"]
+
+
+def test_a_state_dir_that_cannot_be_written_names_the_setting(host: Host) -> None:
+    """The first thing that hsops does on a host."""
+    with pytest.raises(RemoteError, match="cannot write /proc/hsops/agent/") as caught:
+        Agent(host, python=sys.executable, state_dir="/proc/hsops").call("hello")
+
+    assert "hosts.<name>.state_dir" in caught.value.fix
+
+
+def test_without_home_the_password_file_says_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Containers and services run without HOME; ``~/`` must not become ``/``."""
+    monkeypatch.delenv("HOME")
+    host = connect(HostSpec(name="here", ssh="local", python=sys.executable))
+
+    assert host.run(Command(("echo", "~/x"))).stdout.decode() == f"{os.path.expanduser('~')}/x\n"
