@@ -23,6 +23,9 @@ from hsops.core.command import Command
 GRACE = 3.0
 """Seconds between SIGTERM and SIGKILL for a command whose client has left."""
 
+_DECODE = 'eval "$(printf %b "$1")"'
+_PLAIN = frozenset(range(0x20, 0x7F)) - frozenset(b"'\\!")
+
 # $1 bytes of input, $2 the mark, $3 the command, $4 the grace. The first half of the pipe feeds the command, then waits
 # for the client to leave. The shells' own remarks ("Killed") go nowhere: stderr is the command's alone.
 _SCRIPT = """\
@@ -82,8 +85,12 @@ class Envelope:
 
     @property
     def line(self) -> str:
-        """The same for a login shell of any kind."""
-        return "exec " + shlex.join(self.argv)
+        """The same for a login shell of any kind.
+
+        csh takes no newline and no ``!`` in quotes, fish unescapes backslashes there: a POSIX shell gets the command in
+        octal where it is not plain.
+        """
+        return f"exec /bin/sh -c {shlex.quote(_DECODE)} hsops '{_octal('exec ' + shlex.join(self.argv))}'"
 
 
 def wrap(command: Command, stdin: bytes = b"") -> Envelope:
@@ -91,6 +98,10 @@ def wrap(command: Command, stdin: bytes = b"") -> Envelope:
     mark = f"hsops-{secrets.token_hex(8)}"
     argv = ("/bin/sh", "-c", _SCRIPT, "hsops", str(len(stdin)), mark, command.shell(), f"{GRACE:g}")
     return Envelope(argv, mark.encode() + b"\n")
+
+
+def _octal(text: str) -> str:
+    return "".join(chr(byte) if byte in _PLAIN else f"\\0{byte:03o}" for byte in text.encode())
 
 
 def put_file(path: str, size: int, mode: int) -> Command:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from itertools import pairwise
 
@@ -15,11 +16,14 @@ from hsops.remote.shell import Prologue, ended, exit_status, wrap
 
 @given(st.lists(st.text(st.characters(blacklist_characters="\0", blacklist_categories=["Cs"])), min_size=1))
 def test_one_line_is_one_command_for_any_login_shell(words: list[str]) -> None:
-    """Split by a shell's rules it is the argument list again."""
+    """Nothing in it means anything to csh or fish; decoded and split it is the argument list again."""
     envelope = wrap(Command(("printf", *words)), b"abc")
 
-    assert shlex.split(envelope.line) == ["exec", *envelope.argv]
+    *_, quoted = shlex.split(envelope.line)
+    decoded = re.sub(r"\\0(\d{3})", lambda m: chr(int(m[1], 8)), quoted).encode("latin-1").decode()
+    assert shlex.split(decoded) == ["exec", *envelope.argv]
     assert envelope.argv[4] == "3"
+    assert set(quoted).isdisjoint("'!\n") and quoted.isascii() and "\\\\" not in quoted
 
 
 def test_two_calls_have_two_marks() -> None:
