@@ -2,41 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from hsops.core.inventory import HostSpec
 from hsops.lab import sshd
+from tests.hosts import Server, ServerFactory, host_spec, inventory_text
 
-
-@dataclass(frozen=True)
-class Server:
-    """A throw-away OpenSSH server on 127.0.0.1.
-
-    Args:
-        folder: keys, ssh_config, known_hosts and log of ``hsops.lab.sshd``.
-        spec: how an inventory names it; its state lies under ``state`` of the folder.
-    """
-
-    folder: Path
-    spec: HostSpec
-
-    @property
-    def port(self) -> int:
-        """The port on 127.0.0.1."""
-        running = sshd.status(self.folder)
-        assert running
-        return running.port
-
-
-ServerFactory = Callable[..., Server]
+__all__ = ["Server", "ServerFactory", "inventory_text"]
 
 
 @pytest.fixture(scope="session")
@@ -79,30 +56,3 @@ def write_inventory(tmp_path: Path) -> Callable[..., Path]:
         return path
 
     return write
-
-
-def inventory_text(*specs: HostSpec) -> str:
-    """The ``hosts`` section for ``specs``."""
-    lines = ["hosts:"]
-    for spec in specs:
-        lines.append(f"  {spec.name}:")
-        given = spec.model_dump(exclude={"name"}, exclude_none=True)
-        lines += [f"    {key}: {value!r}" for key, value in given.items()]
-    return "\n".join(lines) + "\n"
-
-
-def host_spec(name: str, folder: Path) -> HostSpec:
-    """The inventory entry for the server in ``folder``, with this Python as the server's."""
-    return HostSpec(
-        name=name,
-        ssh=name,
-        ssh_config=str(folder / "ssh_config"),
-        python=sys.executable,
-        state_dir=str(folder / "state"),
-        dumps=str(folder / "dumps"),
-    )
-
-
-def run_dir() -> dict[str, str]:
-    """The environment for child processes that must find hsops without an installation."""
-    return {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}

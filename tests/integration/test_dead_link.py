@@ -19,8 +19,7 @@ from hsops.core.errors import UnreachableError
 from hsops.lab import sshd
 from hsops.remote.link import Pulse
 from hsops.remote.ssh import SshHost
-from tests.conftest import Server, ServerFactory, run_dir
-from tests.integration.test_host_contract import sh, wait_gone
+from tests.hosts import Server, ServerFactory, run_dir, sh, wait_gone
 
 CHATTER = sh("echo $$; while echo x; do sleep 0.1; done")
 SILENCE = sh("echo $$; exec sleep 600")
@@ -110,7 +109,7 @@ def test_a_frozen_host_ends_a_new_call_at_its_connect_deadline(server: Server) -
     host.close()
 
 
-def test_a_stopped_client_does_not_lose_its_host(host: SshHost) -> None:
+def test_a_healthy_link_outlives_many_pulses(host: SshHost) -> None:
     """An idle connection outlives many pulses."""
     host.run(Command(("true",)))
     link = host._link

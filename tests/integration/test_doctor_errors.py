@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hsops.core.inventory import HostSpec
-from tests.conftest import Server, run_dir
+from tests.hosts import Server, run_dir
 
 WriteInventory = Callable[..., Path]
 

@@ -18,6 +18,7 @@ from hsops.core.errors import DeadlineError, RemoteError
 from hsops.core.inventory import HostSpec
 from hsops.remote.connect import connect
 from hsops.remote.host import Completed, Host, Stream
+from tests.hosts import sh, wait_gone
 
 Start = Callable[..., Stream]
 MIB = 1 << 20
@@ -38,11 +39,6 @@ def start(request: pytest.FixtureRequest, host: Host) -> Start:
     """The host's ways to start a command whose output is read as it comes."""
     method: Start = getattr(host, request.param)
     return method
-
-
-def sh(script: str, *args: str) -> Command:
-    """A shell script as a command."""
-    return Command(("sh", "-c", script, "sh", *args))
 
 
 def drain(stream: Stream) -> Completed:
@@ -165,20 +161,6 @@ def test_chatter_ends_at_the_total_deadline(start: Start) -> None:
     ):
         for _ in stream:
             pass
-
-
-def wait_gone(pid: int, patience: float = 8.0) -> bool:
-    """Whether process ``pid`` ends in time (a zombie has ended)."""
-    until = time.monotonic() + patience
-    while time.monotonic() < until:
-        try:
-            psutil.Process(pid).wait(0.2)
-        except psutil.TimeoutExpired:
-            continue
-        except psutil.NoSuchProcess:
-            return True
-        return True
-    return False
 
 
 def first_number(stream: Stream) -> int:

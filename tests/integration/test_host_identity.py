@@ -1,4 +1,4 @@
-"""Who is at the other end, who are we, and is anybody there: each failure has its class and its remedy."""
+"""Who are we, is anybody there, and which way: each failure has its class and its remedy."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from hsops.core.command import Command
-from hsops.core.deadline import Deadline
 from hsops.core.errors import (
     AuthenticationError,
     ConfigError,
@@ -24,160 +23,9 @@ from hsops.core.errors import (
 )
 from hsops.core.inventory import HostSpec
 from hsops.remote.connect import connect
-from hsops.remote.host import Host
-from tests.conftest import Server, ServerFactory
+from tests.hosts import Change, Server, ServerFactory, keygen
 
 TRUE = Command(("true",))
-Change = Callable[..., HostSpec]
-
-
-@pytest.fixture
-def change(server: Server, tmp_path: Path) -> Change:
-    """A function that gives the session's host with some options of its ssh_config replaced."""
-
-    def change(more: str = "", **options: str) -> HostSpec:
-        lines = (server.folder / "ssh_config").read_text().splitlines()
-        kept = [line for line in lines if line.split()[0] not in options]
-        path = tmp_path / "ssh_config"
-        path.write_text("\n".join([*kept, *(f"  {k} {v}" for k, v in options.items()), more]) + "\n")
-        return server.spec.model_copy(update={"ssh_config": str(path)})
-
-    return change
-
-
-@pytest.fixture(params=["control", "bulk"])
-def reach(request: pytest.FixtureRequest) -> Iterator[Callable[..., None]]:
-    """A function that runs ``true`` on a host through one of the two doors."""
-    hosts: list[Host] = []
-
-    def reach(spec: HostSpec, *, accept_new: bool = False, seconds: float = 15) -> None:
-        host = connect(spec, accept_new=accept_new)
-        hosts.append(host)
-        method = host.stream if request.param == "control" else host.bulk
-        with method(TRUE, deadline=Deadline(connect=seconds)) as stream:
-            assert stream.finish().exit == 0
-
-    yield reach
-    for host in hosts:
-        host.close()
-
-
-def keygen(path: Path, kind: str = "ed25519", passphrase: str = "") -> str:
-    """A new key pair; returns the fingerprint that OpenSSH shows."""
-    subprocess.run(["ssh-keygen", "-q", "-t", kind, "-N", passphrase, "-f", str(path)], check=True, timeout=60)
-    return fingerprint(path)
-
-
-def fingerprint(path: Path) -> str:
-    """``SHA256:...`` of a public key file."""
-    out = subprocess.run(["ssh-keygen", "-lf", f"{path}.pub"], capture_output=True, text=True, check=True, timeout=60)
-    return out.stdout.split()[1]
-
-
-def known(server: Server, path: Path, public: Path, prefix: str = "") -> Path:
-    """A known_hosts file that says the server has the key ``public``, on line 2."""
-    key = " ".join(public.read_text().split()[:2])
-    path.write_text(f"# a comment\n{prefix}[127.0.0.1]:{server.port} {key}\n")
-    return path
-
-
-def test_an_unknown_host_key_is_refused(
-    server: Server, change: Change, reach: Callable[..., None], tmp_path: Path
-) -> None:
-    """Nothing is stored."""
-    with pytest.raises(HostKeyError):
-        reach(change(UserKnownHostsFile=str(tmp_path / "known")))
-
-    assert not (tmp_path / "known").exists()
-
-
-def test_the_error_for_an_unknown_key_shows_what_to_compare(server: Server, change: Change, tmp_path: Path) -> None:
-    """The fingerprint, as ssh-keygen prints it, and the option that stores the key."""
-    with pytest.raises(HostKeyError) as caught:
-        connect(change(UserKnownHostsFile=str(tmp_path / "known"))).run(TRUE)
-
-    assert f"ED25519 {fingerprint(server.folder / 'host_key')}" in caught.value.message
-    assert f"[127.0.0.1]:{server.port}" in caught.value.message
-    assert "--accept-new" in caught.value.fix
-
-
-@pytest.mark.parametrize("hashed", ["yes", "no"])
-def test_accept_new_stores_the_key_for_both_doors(
-    server: Server, change: Change, reach: Callable[..., None], tmp_path: Path, hashed: str
-) -> None:
-    """After that one time the host is known, to OpenSSH as well."""
-    spec = change(UserKnownHostsFile=str(tmp_path / "new" / "known"), HashKnownHosts=hashed)
-    connect(spec, accept_new=True).run(TRUE)
-
-    reach(spec)
-
-    text = (tmp_path / "new" / "known").read_text()
-    assert text.startswith("|1|" if hashed == "yes" else f"[127.0.0.1]:{server.port} ssh-ed25519 ")
-    assert text.count("\n") == 1
-
-
-@pytest.mark.parametrize("accept_new", [False, True])
-def test_a_changed_host_key_is_refused_always(
-    server: Server, change: Change, reach: Callable[..., None], tmp_path: Path, accept_new: bool
-) -> None:
-    """Also when new keys are accepted."""
-    keygen(tmp_path / "other")
-    file = known(server, tmp_path / "known", tmp_path / "other.pub")
-
-    with pytest.raises(HostKeyError):
-        reach(change(UserKnownHostsFile=str(file)), accept_new=accept_new)
-
-    assert file.read_text().count("\n") == 2
-
-
-def test_the_error_for_a_changed_key_names_both_keys_and_the_line(
-    server: Server, change: Change, tmp_path: Path
-) -> None:
-    """And the command that forgets the old one works."""
-    old = keygen(tmp_path / "other")
-    file = known(server, tmp_path / "known", tmp_path / "other.pub")
-    spec = change(UserKnownHostsFile=str(file))
-
-    with pytest.raises(HostKeyError) as caught:
-        connect(spec).run(TRUE)
-
-    new = fingerprint(server.folder / "host_key")
-    assert f"changed (ED25519 {new}; {file} line 2 has ED25519 {old})" in caught.value.message
-    remedy = caught.value.fix.removeprefix("if you know why: ").partition(",")[0]
-    subprocess.run(["sh", "-c", remedy], check=True, capture_output=True, timeout=30)
-    assert connect(spec, accept_new=True).run(TRUE).exit == 0
-
-
-def test_a_key_of_another_type_is_no_new_host(server: Server, change: Change, tmp_path: Path) -> None:
-    """Somebody in between who offers another type of key is not taken for a first contact."""
-    keygen(tmp_path / "other", "ecdsa")
-    file = known(server, tmp_path / "known", tmp_path / "other.pub")
-
-    with pytest.raises(HostKeyError, match="another type"):
-        connect(change(UserKnownHostsFile=str(file)), accept_new=True).run(TRUE)
-
-
-def test_a_revoked_key_is_refused(server: Server, change: Change, tmp_path: Path) -> None:
-    """``@revoked`` wins over a line that allows the key."""
-    public = server.folder / "host_key.pub"
-    file = known(server, tmp_path / "known", public, "@revoked ")
-    with file.open("a") as out:
-        out.write((server.folder / "known_hosts").read_text())
-
-    with pytest.raises(HostKeyError, match="revoked"):
-        connect(change(UserKnownHostsFile=str(file))).run(TRUE)
-
-
-@pytest.mark.parametrize("kind", ["ecdsa", "rsa"])
-def test_the_host_is_asked_for_the_key_that_is_known(
-    new_server: ServerFactory, tmp_path: Path, reach: Callable[..., None], kind: str
-) -> None:
-    """A server with two keys of which only the less preferred one is known."""
-    keygen(tmp_path / "second", kind)
-    server = new_server("two-keys", extra=(f"HostKey {tmp_path}/second",))
-    known(server, server.folder / "known_hosts", tmp_path / "second.pub")
-
-    reach(server.spec)
 
 
 def test_a_refused_key_lists_what_was_tried(change: Change, reach: Callable[..., None], tmp_path: Path) -> None:
