@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from hsops.core.errors import ForeignError, RemoteError, UnsupportedError
+from hsops.core.versions import numbers, within
 from hsops.deploy.facts import Facts
 from hsops.deploy.payload import PACKAGE, Payload, has_stanza, with_stanza, without_stanza
 from hsops.payload.hsops_hs_dump.strategy import COMMUNICATOR_FILE, MODEL_FILE, STRATEGIES, Choice, choose
@@ -179,16 +179,16 @@ _ADOPT = "hsops deploy --force takes it over; hsops deploy --revert then removes
 
 
 def _check_version(facts: Facts) -> list[str]:
-    chosen, version = choice(facts), _numbers(facts.version)
+    chosen, known = choice(facts), numbers(facts.version)
     first, last = STRATEGIES[0].since, STRATEGIES[-1].until
-    if not chosen.strategy or (version and version < _numbers(first)):
+    if not chosen.strategy or (known and not within(facts.version, since=first)):
         missing = f" (not found: {chosen.missing})" if not chosen.strategy else ""
         raise UnsupportedError(
             f"SGLang {facts.version or 'of unknown version'} cannot be patched{missing}",
             why=f"capture is known to be right on {first} to {last}; nothing was changed",
             fix=f"install one of those, e.g. pip install sglang=={last}",
         )
-    if not version or version > _numbers(last):
+    if not within(facts.version, until=last):
         return [f"SGLang {facts.version or '(no version)'} was not tried; its code looks like {chosen.strategy}"]
     return []
 
@@ -239,12 +239,6 @@ def _why_partial(facts: Facts) -> str:
         return f"SGLang is {facts.version} now, it was {told.sglang} when the patch was applied"
     undone = [path for path, state in told.files.items() if state != "applied"]
     return f"somebody undid {', '.join(undone)}"
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    """The release numbers of a version, for comparing: "0.5.12.post1" -> (0, 5, 12)."""
-    match = re.match(r"\d+(?:\.\d+)*", version)
-    return tuple(int(part) for part in match.group().split("."))[:3] if match else ()
 
 
 def _lines(content: bytes | None) -> list[str]:

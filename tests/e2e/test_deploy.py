@@ -1,0 +1,164 @@
+"""``hsops deploy`` on a real SGLang's tree, over SSH."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.practice import MINUTES, Practice, practice
+
+MODEL = "sglang/srt/models/deepseek_v2.py"
+PACKAGE = "hsops_hs_dump"
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(5 * MINUTES)]
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Practice]:
+    """One lab for the module; every test leaves it without the patch."""
+    with practice(tmp_path_factory.mktemp("deploy"), sglang="0.5.9", tp=1) as up:
+        yield up
+
+
+@pytest.fixture
+def clean(lab: Practice) -> Iterator[Practice]:
+    """The lab, and whatever happened, the original module afterwards."""
+    module = lab.site / MODEL
+    before, times = module.read_bytes(), module.stat()
+    yield lab
+    lab.run("deploy", "--revert", "--force", "--yes")
+    assert not (lab.site / PACKAGE).exists()
+    if module.read_bytes() != before:
+        module.write_bytes(before)
+    assert module.stat().st_mode == times.st_mode
+
+
+def tree(lab: Practice) -> dict[str, Any]:
+    """Every folder and file of the site: size, mode, time stamp; bytes of what the patch may touch."""
+    found: dict[str, Any] = {}
+    for path in lab.site.rglob("*"):
+        told, name = path.stat(), str(path.relative_to(lab.site))
+        if path.is_dir():
+            found[name] = told.st_mode
+        else:
+            data = path.read_bytes() if "/models/" in name or PACKAGE in name else b""
+            found[name] = (told.st_mode, told.st_size, told.st_mtime_ns, data)
+    return found
+
+
+def error(lab: Practice, *words: str) -> tuple[int, dict[str, Any]]:
+    """Exit code and the one error of a command that must fail."""
+    done = lab.run("--json", *words)
+    (told,) = json.loads(done.stdout.splitlines()[-1])["errors"]
+    return done.returncode, told
+
+
+def test_check_deploy_again_and_revert(clean: Practice) -> None:
+    """--check writes nothing, the second deploy writes nothing, the revert leaves the very tree."""
+    before = tree(clean)
+
+    check = clean.do("deploy", "--check", "--diff")
+    unchanged = tree(clean)
+    first = clean.do("deploy", "--yes")
+    deployed = tree(clean)
+    second = clean.do("deploy", "--yes")
+    status = clean.do("deploy", "--status")
+    again = tree(clean)
+    revert = clean.do("deploy", "--revert", "--yes")
+
+    assert check["changes"] == first["changes"] == revert["changes"] > 10
+    assert f"+++ b/{MODEL}" in check["patches"][0]["diff"]
+    assert unchanged == before
+    assert second["changes"] == 0 and again == deployed
+    assert status["patches"][0]["state"] == "applied"
+    assert status["patches"][0]["options"] == {"boundaries": [1, 3, 5], "final": "pre-norm"}
+    assert set(deployed) - set(before) == {PACKAGE, *(n for n in deployed if n.startswith(f"{PACKAGE}/"))}
+    assert tree(clean) == before
+
+
+def test_other_options_are_stale_and_replace(clean: Practice) -> None:
+    """Only config.json changes; a running capture of the old options is another matter."""
+    clean.do("deploy", "--yes")
+    held = clean.inventory.read_text()
+    clean.change("patches", "hs-dump", boundaries=[2, 4])
+
+    status = clean.do("deploy", "--status")["patches"][0]
+    replaced = clean.do("deploy", "--yes")["patches"][0]
+    clean.inventory.write_text(held)
+
+    assert status["state"] == "stale"
+    assert [action["path"] for action in replaced["actions"]] == [f"{PACKAGE}/config.json"]
+    assert json.loads((clean.site / PACKAGE / "config.json").read_text())["boundaries"] == [2, 4]
+
+
+def test_an_edit_by_hand_is_kept(clean: Practice) -> None:
+    """Neither deploy nor revert goes over it without --force; with force the edit stays and the stanza goes."""
+    clean.do("deploy", "--yes")
+    module = clean.site / MODEL
+    deployed = module.read_bytes()
+    clean.change("patches", "hs-dump", boundaries=[1, 3])
+    module.write_bytes(b"# mine\n" + deployed)
+
+    codes = [error(clean, *words)[1]["type"] for words in (("deploy", "--yes"), ("deploy", "--revert", "--yes"))]
+    after_refusals = module.read_bytes()
+    clean.do("deploy", "--force", "--yes")
+    forced = module.read_bytes()
+    clean.do("deploy", "--revert", "--yes")
+    clean.change("patches", "hs-dump", boundaries=[1, 3, 5])
+
+    assert codes == ["ForeignError", "ForeignError"]
+    assert after_refusals == forced == b"# mine\n" + deployed
+    assert module.read_bytes().startswith(b"# mine\n") and b"hsops" not in module.read_bytes()
+
+
+def test_an_unknown_shape_of_sglang_is_refused(clean: Practice) -> None:
+    """What was not found is named; nothing is changed."""
+    module = clean.site / MODEL
+    module.write_bytes(module.read_bytes().replace(b"class DeepseekV2Model(", b"class DeepseekV9Model("))
+    before = tree(clean)
+
+    code, told = error(clean, "deploy", "--yes")
+
+    assert (code, told["type"]) == (1, "UnsupportedError")
+    assert "0.5.9" in told["message"] and "DeepseekV2Model.forward" in told["message"]
+    assert tree(clean) == before
+
+
+def test_a_state_dir_that_was_lost_can_be_taken_over(clean: Practice) -> None:
+    """Without a record the patch is foreign; --force adopts it, and revert is whole again."""
+    before = tree(clean)
+    clean.do("deploy", "--yes")
+    (record,) = (clean.home / "state/patches/hs-dump").glob("*/record.json")
+    record.unlink()
+
+    code, told = error(clean, "deploy", "--yes")
+    adopted = clean.do("deploy", "--force", "--yes")
+    clean.do("deploy", "--revert", "--yes")
+    after = tree(clean)
+
+    assert (code, told["type"]) == (1, "ForeignError") and "--force" in told["fix"]
+    assert adopted["patches"][0]["done"]
+    assert {n: t if isinstance(t, int) else (t[0], t[1], t[3]) for n, t in after.items()} == {
+        n: t if isinstance(t, int) else (t[0], t[1], t[3]) for n, t in before.items()
+    }
+
+
+def test_a_boundary_beyond_the_model_is_said_by_the_rank(clean: Practice) -> None:
+    """Nobody can know at deploy; at launch the rank says it, and launch fails instead of serving without capture."""
+    clean.change("patches", "hs-dump", boundaries=[1, 9])
+    clean.do("deploy", "--yes")
+
+    done = clean.run("launch", "--wait-healthy", timeout=4 * MINUTES)
+    clean.do("stop")
+    (hello,) = (json.loads(path.read_text()) for path in (clean.dumps / "hello").glob("*.json"))
+    clean.do("deploy", "--revert", "--yes")
+    clean.change("patches", "hs-dump", boundaries=[1, 3, 5])
+
+    assert done.returncode not in (0, 130)
+    assert "boundaries 9: this model has 0 to 5" in done.stderr + done.stdout
+    assert (hello["ok"], hello["rank"]) == (False, 0)
+    assert not Path(clean.site, PACKAGE).exists(), "not even byte code is left behind"

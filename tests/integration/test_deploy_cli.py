@@ -1,0 +1,68 @@
+"""``hsops deploy`` where it must refuse before it touches anything."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+INVENTORY = """\
+hosts:
+  here: {{ ssh: local, python: {python}, state_dir: {state} }}
+servers:
+  tiny: {{ host: here, model: /nowhere, patches: [hs-dump] }}
+  bare: {{ host: here, model: /nowhere }}
+patches:
+  hs-dump: {{ boundaries: [1, 3] }}
+default: tiny
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    """A folder with an inventory of this machine, whose Python has no SGLang."""
+    text = INVENTORY.format(python=sys.executable, state=tmp_path / "state")
+    (tmp_path / "inventory.yaml").write_text(text)
+    return tmp_path
+
+
+def deploy(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "hsops", "deploy", *words]
+    return subprocess.run(
+        command, cwd=cwd, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60, check=False, env=ENV
+    )
+
+
+ENV = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+
+
+def test_an_interpreter_without_sglang_is_named(here: Path) -> None:
+    """With the key of the inventory to change; no record is begun."""
+    done = deploy("--yes", "--json", cwd=here)
+
+    (error,) = json.loads(done.stdout)["errors"]
+    assert done.returncode == 1
+    assert (error["type"], error["code"], error["host"]) == ("AgentError", "no-sglang", "here")
+    assert sys.executable in error["message"] and "hosts.<name>.python" in error["fix"]
+    assert not (here / "state/patches").exists()
+
+
+@pytest.mark.parametrize(
+    "words,said",
+    [
+        (("hs-dmup",), "did you mean 'hs-dump'"),
+        (("--server", "bare"), "no patch is named"),
+        (("--server", "tny"), "did you mean 'tiny'"),
+        (("--status", "--check"), "--status only looks"),
+    ],
+)
+def test_a_command_line_that_cannot_be_meant_is_exit_2(words: tuple[str, ...], said: str, here: Path) -> None:
+    """Before any host is asked."""
+    done = deploy(*words, cwd=here)
+
+    assert done.returncode == 2 and said in done.stderr
+    assert not (here / "state").exists()
