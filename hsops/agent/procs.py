@@ -126,8 +126,16 @@ def role(text: str) -> str:
 
 
 def carries(pid: int, run: str) -> bool:
-    """The process was started with the run's mark in its environment."""
+    """The process was started with the run's mark in its environment.
+
+    setproctitle writes over the environment, so SGLang's ranks do not show it any more: ``writes_to`` finds those.
+    """
     return f"{MARK}={run}".encode() in _read(f"/proc/{pid}/environ").split(b"\0")
+
+
+def writes_to(pid: int, path: str) -> bool:
+    """Its standard output or error is the file ``path``, a real path."""
+    return path in (_link(f"/proc/{pid}/fd/1"), _link(f"/proc/{pid}/fd/2"))
 
 
 def read_bytes(pid: int) -> int:

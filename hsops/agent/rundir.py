@@ -96,9 +96,10 @@ class RunDir:
         return [said for said in map(_read_json, paths) if said]
 
     def processes(self, state: "dict[str, Any]") -> "list[procs.Proc]":
-        """All that belongs to the run and lives: the server's tree, what its supervisor cares for, what has its mark.
+        """All that belongs to the run and lives, never the supervisor itself, never a zombie.
 
-        Never the supervisor itself, never a zombie.
+        That is the server's tree, what its supervisor cares for, and, should both be gone, what carries the run's mark
+        or writes to its log.
         """
         if state.get("boot") not in (None, procs.boot_id()):
             return []
@@ -107,7 +108,8 @@ class RunDir:
         roots = [
             p for p, start in (supervisor, (state.get("pid", 0), state.get("start", 0))) if _is(everyone, p, start)
         ]
-        marked = [pid for pid in everyone if procs.carries(pid, self.id)]
+        log = os.path.realpath(self.log)
+        marked = [pid for pid in everyone if procs.carries(pid, self.id) or procs.writes_to(pid, log)]
         wanted = (procs.below(roots + marked, everyone) | set(roots) | set(marked)) - {supervisor[0], os.getpid()}
         return [everyone[pid] for pid in sorted(wanted) if not everyone[pid].zombie]
 

@@ -178,6 +178,23 @@ def test_supervisor_killed(agent: Agent) -> None:
     assert stopped.left == () and stopped.run.phase == "stopped" and not marked(run.id)
 
 
+def test_ranks_whose_environment_is_gone(agent: Agent) -> None:
+    """With supervisor and server both killed, a rank without the mark is still found by the log it writes to."""
+    run = start(agent, "rank=0", "say=up", "sleep", env={"HSOPS_TEST": "1"})
+    said(agent, run, b"up")
+    seen = until(agent, run, lambda r: "TP0" in r.ranks)
+    with open(run.log, "ab") as log:
+        bare = subprocess.Popen(["sglang::scheduler_TP1", "600"], executable="/bin/sleep", env={}, stdout=log)
+    state = json.loads((Path(run.directory) / "state.json").read_text())
+
+    os.kill(state["supervisor"][0], signal.SIGKILL)
+    os.kill(run.pid, signal.SIGKILL)
+    stopped = runs.stop_run(agent, run.id, grace=0.2)
+
+    assert {row["pid"] for row in stopped.ended} >= {bare.pid, seen.rank_pids["TP0"]}
+    assert stopped.left == () and bare.wait(5) == -signal.SIGKILL
+
+
 def test_a_reused_pid_is_not_killed(agent: Agent) -> None:
     """A record whose pid now belongs to somebody else leaves that somebody alone."""
     run = start(agent, "exit=0")

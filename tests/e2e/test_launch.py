@@ -1,0 +1,154 @@
+"""Launch, status, logs, stop on a real SGLang at TP 2, over SSH."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hsops.agent import procs
+from hsops.lab import Lab
+from tests.e2e.cli import Cli
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def hsops(lab: Lab) -> Cli:
+    """hsops on the lab, with hs-dump deployed."""
+    cli = Cli(lab.inventory)
+    done = cli("deploy", "--yes")
+    assert done.returncode == 0, done.stderr
+    return cli
+
+
+@pytest.fixture(autouse=True)
+def clean(hsops: Cli) -> Iterator[None]:
+    """Every test leaves no server behind."""
+    yield
+    assert hsops("stop").returncode == 0
+
+
+def members(log: str) -> dict[str, int]:
+    """Processes of a run, whoever their parent is: title -> pid."""
+    own = (pid for pid, proc in procs.census().items() if not proc.zombie and procs.writes_to(pid, log))
+    return {procs.title(pid): pid for pid in own}
+
+
+def events(client: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
+    assert client.stdout
+    for line in client.stdout:
+        yield json.loads(line)
+
+
+def test_a_day(hsops: Cli, tmp_path: Path) -> None:
+    """Killed while it waits, picked up, left alone when healthy, looked at, refused a rival, stopped whole."""
+    client = hsops.start("launch", "--wait-healthy", "--json")
+    first = next(event for event in events(client) if event.get("event") == "run-followed")
+    client.kill()
+    client.communicate()
+
+    picked_up = hsops("launch", "--wait-healthy")
+    began = time.monotonic()
+    again = hsops("launch", "--wait-healthy")
+    again_s = time.monotonic() - began
+    (run,) = hsops.json("status")["data"]["runs"]
+    rival = hsops.changed(tmp_path / "rival.yaml", env={"OMP_NUM_THREADS": "2"})("launch")
+    taken = _second_server(hsops, tmp_path / "taken.yaml", run["port"])
+    log = subprocess.run(hsops.argv("logs"), capture_output=True, check=True, timeout=60).stdout
+    wanted = Path(run["log"]).read_bytes()
+    stopped = hsops.json("stop")
+
+    assert picked_up.returncode == 0, picked_up.stderr
+    assert f"run {first['run']} picked up" in picked_up.stderr and "healthy after" in picked_up.stdout
+    assert again.returncode == 0 and "already healthy, nothing to do" in again.stdout
+    assert again_s < 15, again_s  # a second on an idle machine
+    assert (run["id"], run["phase"], run["health"], run["tp"]) == (first["run"], "running", "healthy", 2)
+    assert run["ranks"] == {"TP0": None, "TP1": None}
+    assert {said["rank"] for said in run["hellos"]} == {0, 1} and all(said["ok"] for said in run["hellos"])
+    assert rival.returncode == 1 and "--replace" in rival.stderr
+    assert taken.returncode == 1 and f"port {run['port']} is taken by pid {run['pid']}" in taken.stderr
+    assert log and wanted.startswith(log)
+    assert stopped["ok"] and stopped["data"]["left"] == 0
+    assert len(stopped["data"]["stopped"][0]["ended"]) >= 4
+    assert not members(run["log"])
+    assert "nothing is running" in hsops("stop").stdout
+
+
+def test_death_of_a_rank_ends_the_launch(hsops: Cli) -> None:
+    """kill -9 of a rank while it starts: the launch fails within two seconds and says who, how and what was logged."""
+    client = hsops.start("launch", "--wait-healthy", "--json")
+    killed, last = 0.0, {}
+    for last in events(client):
+        if last.get("event") == "stage-done" and last["stage"] == "distributed":
+            (run,) = hsops.json("status")["data"]["runs"]
+            killed = time.monotonic()
+            os.kill(run["rank_pids"]["TP1"], signal.SIGKILL)
+    took = time.monotonic() - killed
+    client.communicate()
+
+    assert client.returncode == 7
+    assert took < 2.5, took  # 2 s, and the client's own end
+    assert last["errors"][0]["type"] == "UnhealthyError" and "TP1" in json.dumps(last["errors"])
+    assert "SIGKILL" in json.dumps(last["errors"])
+
+
+def test_ctrl_c_leaves_the_server(hsops: Cli) -> None:
+    """Ctrl-C ends the watch with 130 and says that the server stays; it does."""
+    client = hsops.start("launch", "--wait-healthy")
+    assert client.stderr
+    next(line for line in client.stderr if "started" in line)
+
+    client.send_signal(signal.SIGINT)
+    out, _ = client.communicate(timeout=30)
+
+    (run,) = hsops.json("status")["data"]["runs"]
+    assert client.returncode == 130
+    assert "tiny stays" in out and run["phase"] == "running"
+
+
+@pytest.mark.parametrize(
+    "fields,words",
+    [
+        ({"model": "/no/such/model"}, "there is no model at /no/such/model"),
+        ({"args": {"disable-radix-cache": False}}, "servers.tiny.args.disable-radix-cache"),
+        ({"args": {"tp": 4}}, "servers.tiny.args.tp"),
+        ({"env": {"NCCL_P2P_LEVL": "SYS"}}, "did you mean NCCL_P2P_LEVEL?"),
+    ],
+)
+def test_mistakes_start_nothing(hsops: Cli, tmp_path: Path, fields: dict[str, Any], words: str) -> None:
+    """What cannot work is refused with its reason before anything starts."""
+    wrong = hsops.changed(tmp_path / "wrong.yaml", **fields)
+
+    done = wrong("launch", "--wait-healthy")
+
+    assert done.returncode in (1, 4) and words in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr
+    assert not [run for run in hsops.json("status")["data"]["runs"] if run["phase"] == "running"]
+
+
+def test_a_bad_flag_is_named(hsops: Cli, tmp_path: Path) -> None:
+    """A flag that this SGLang does not have ends the launch with SGLang's own words."""
+    wrong = hsops.changed(tmp_path / "wrong.yaml", args={"enforce-eager": True})
+
+    done = wrong("launch", "--wait-healthy")
+
+    assert done.returncode == 7
+    assert "unrecognized arguments: --enforce-eager" in done.stderr
+
+
+def _second_server(hsops: Cli, path: Path, port: int) -> subprocess.CompletedProcess[str]:
+    """Launch another server on the same port."""
+    import yaml
+
+    content = yaml.safe_load(hsops.inventory.read_text())
+    content["servers"]["second"] = {**content["servers"]["tiny"], "port": port}
+    path.write_text(yaml.safe_dump(content))
+    return Cli(path)("launch", "second")
