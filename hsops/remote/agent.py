@@ -10,11 +10,15 @@ from typing import Any
 
 from hsops.agent.protocol import PROTOCOL
 from hsops.core.command import Command
-from hsops.core.deadline import FOLLOW, Deadline
+from hsops.core.deadline import FOLLOW, QUICK, Deadline
 from hsops.core.errors import AgentError, RemoteError
-from hsops.remote.host import Host, Stream
+from hsops.remote.host import Completed, Host, Stream
 from hsops.remote.interpreter import explain, wrong_python
 from hsops.remote.zipapp import build
+
+# $1 the agent's path, $2 its size, then a command to run if they are right
+_GUARD = '[ "$(wc -c 2>/dev/null <"$1")" -eq "$2" ] 2>/dev/null || exit 121; shift 2; exec "$@"'
+_MISSING = 121  # no agent verb and no interpreter exits so: 0 and 1 are ours, 2 Python's, 126 and up the shell's
 
 
 class Agent:
@@ -38,8 +42,8 @@ class Agent:
             AgentError: the agent refused; ``code`` says why.
             RemoteError: there is no usable Python at ``python``.
         """
-        command, stdin = self.request(verb, **params)
-        done = self.host.run(command, stdin=stdin, deadline=deadline)
+        command, stdin = self._request(verb, params)
+        done = self._run(command, stdin, deadline)
         replies = [line for line in done.stdout.splitlines() if line.startswith(b"{")]
         if not replies:
             raise explain(self.host, self.python, done)
@@ -60,9 +64,9 @@ class Agent:
 
     def request(self, verb: str, /, **params: Any) -> tuple[Command, bytes]:
         """The command line and standard input of a call, for transports of the caller's own (``Host.bulk``)."""
-        self._upload()
-        body = {"protocol": PROTOCOL, "params": {"state_dir": self.state_dir, **params}}
-        return Command((self.python, "-I", self.path, verb)), json.dumps(body).encode()
+        if not self._uploaded:
+            self._run(Command(("true",)), b"", QUICK)
+        return self._request(verb, params)
 
     def _events(self, stream: Stream, verb: str) -> Iterator[dict[str, Any]]:
         for line in _lines(stream):
@@ -77,22 +81,32 @@ class Agent:
                 return
         raise explain(self.host, self.python, stream.finish())
 
-    def _upload(self) -> None:
+    def _request(self, verb: str, params: dict[str, Any]) -> tuple[Command, bytes]:
+        body = {"protocol": PROTOCOL, "params": {"state_dir": self.state_dir, **params}}
+        return Command((self.python, "-I", self.path, verb)), json.dumps(body).encode()
+
+    def _run(self, command: Command, stdin: bytes, deadline: Deadline) -> Completed:
+        """Run ``command``, with the agent in its place: the first call finds out and runs in one round trip."""
         if self._uploaded:
-            return
-        size = str(len(build()))
-        there = Command(("sh", "-c", '[ "$(wc -c <"$1")" -eq "$2" ]', "sh", self.path, size))
-        if self.host.run(there).exit != 0:
-            try:
-                self.host.put(build(), self.path)
-            except RemoteError as error:
-                raise RemoteError(
-                    error.message,
-                    host=self.host.name,
-                    why="hsops keeps its agent, patches and runs in state_dir on the host",
-                    fix="set hosts.<name>.state_dir in inventory.yaml to a folder that the SSH user may write",
-                ) from None
+            return self.host.run(command, stdin=stdin, deadline=deadline)
+        guarded = Command(("sh", "-c", _GUARD, "sh", self.path, str(len(build())), *command.argv))
+        done = self.host.run(guarded, stdin=stdin, deadline=deadline)
+        if done.exit == _MISSING:
+            self._upload()
+            done = self.host.run(command, stdin=stdin, deadline=deadline)
         self._uploaded = True
+        return done
+
+    def _upload(self) -> None:
+        try:
+            self.host.put(build(), self.path)
+        except RemoteError as error:
+            raise RemoteError(
+                error.message,
+                host=self.host.name,
+                why="hsops keeps its agent, patches and runs in state_dir on the host",
+                fix="set hosts.<name>.state_dir in inventory.yaml to a folder that the SSH user may write",
+            ) from None
 
     def _parse(self, line: bytes) -> dict[str, Any]:
         try:
