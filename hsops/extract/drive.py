@@ -16,7 +16,7 @@ from hsops.extract.plan import difference
 from hsops.extract.server import BrokenError, RejectedError, Server, SilentError
 
 ATTEMPTS = 3
-LINE_S = 60.0  # from HTTP 200 to the manifest's line; the writer needs milliseconds
+LINE_S = 30.0  # from HTTP 200 to the manifest's line; the writer needs milliseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +59,8 @@ class Drive:
         self, server: Server, ledger: Ledger, prompts: Sequence[Prompt], examine: Callable[[HsopsError], None]
     ) -> None:
         self.server, self.ledger, self._examine = server, ledger, examine
-        self._todo, self._lock = deque(prompts), threading.Lock()
-        self._stop = threading.Event()
+        self._todo, self._count, self._lock = deque(prompts), len(prompts), threading.Lock()
+        self._stop, self._examining = threading.Event(), threading.Lock()
         self.samples: list[Sample] = []
         self.failures: list[Failure] = []
         self._workers: list[Worker] = []
@@ -80,6 +80,11 @@ class Drive:
         for worker in self._workers:
             worker.check()
         return True
+
+    @property
+    def settled(self) -> bool:
+        """Every prompt has its dump, or its failure."""
+        return len(self.samples) + len(self.failures) == self._count
 
     def stop(self) -> None:
         """No worker takes another prompt."""
@@ -122,11 +127,11 @@ class Drive:
         except RejectedError as error:
             return Attempt(reason=error.message, final=True)
         except (BrokenError, SilentError) as error:
-            self._examine(error)
+            self._look(error)
             return Attempt(reason=error.message)
         sample = self.ledger.wait(prompt.id, mark, LINE_S)
         if sample is None:
-            return Attempt(reason=f"the server answered, but no dump came in {LINE_S:.0f} s")
+            return self._nothing_came()
         if not sample.ok:
             return Attempt(reason=sample.reason or "the capture failed without a reason")
         if why := difference(sample, prompt, self.ledger.capture):
@@ -136,3 +141,24 @@ class Drive:
                 fix="hsops deploy && hsops launch --replace --wait-healthy",
             )
         return Attempt(sample)
+
+    def _look(self, error: HsopsError) -> None:
+        """Examine once for all the workers that a dying server breaks at the same moment."""
+        with self._examining:
+            if self.ledger.error is not None:
+                raise self.ledger.error
+            try:
+                self._examine(error)
+            except HsopsError as found:
+                self.ledger.fail(found)
+                raise
+
+    def _nothing_came(self) -> Attempt:
+        message = f"the server answered, but no dump came in {LINE_S:.0f} s"
+        if self.ledger.heard:
+            return Attempt(reason=message)
+        raise HsopsError(
+            f"{message}, nor any before",
+            why="its ranks capture nothing: the patch is not in this run, or gave up at start",
+            fix="hsops deploy --status, then hsops launch --replace --wait-healthy",
+        )

@@ -132,7 +132,8 @@ def _drive(agent: Agent, job: Job, listing: Listing, run: Run, *, server: Server
         drive.start(job.concurrency)
         try:
             while not drive.wait(TICK_S):
-                emit(meter.at(before + len(drive.samples), _detail(drive)))
+                if not drive.settled:
+                    emit(meter.at(before + len(drive.samples), _detail(drive)))
         finally:
             drive.stop()
     emit(meter.at(before + len(drive.samples), _detail(drive)))

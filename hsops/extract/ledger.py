@@ -50,6 +50,11 @@ class Ledger:
             self.error = self.error or error
             self._changed.notify_all()
 
+    @property
+    def heard(self) -> bool:
+        """Any line came since the start."""
+        return bool(self._lines)
+
     def mark(self, id_: str) -> int:
         """How many lines there are for a sample; ``wait`` waits for one more."""
         with self._changed:

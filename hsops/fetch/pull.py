@@ -114,7 +114,8 @@ class _Pull:
         for worker in self._workers:
             while worker.is_alive():
                 worker.join(TICK_S)
-                self._tell(meter, emit)
+                if self._moved < self.total:
+                    self._tell(meter, emit)
             worker.check()
         self._committer.finish()
         self._committer.check()

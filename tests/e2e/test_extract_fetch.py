@@ -1,0 +1,251 @@
+"""extract, fetch and verify on a real SGLang: done means that the manifest has the line."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from hsops.lab import Lab
+from tests.conftest import run_dir
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+
+@dataclass(frozen=True)
+class Running:
+    """A lab whose server is healthy.
+
+    Args:
+        inventory: for ``hsops -i``.
+        dumps: the server's dump folder.
+        folder: for files of the test.
+    """
+
+    inventory: Path
+    dumps: Path
+    folder: Path
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        """Start ``hsops --json WORDS``."""
+        command = [sys.executable, "-m", "hsops", "-i", str(self.inventory), "--json", *words]
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return subprocess.Popen(command, env=run_dir(), cwd=self.folder, text=True, **pipes)
+
+    def do(self, *words: str, expect: int = 0) -> dict[str, Any]:
+        """Run a command to its end; its envelope."""
+        return ended(self.start(*words), expect)
+
+    def prompts(self, name: str, count: int, *, seed: int = 0, tokens: tuple[int, int] = (20, 120)) -> Path:
+        """A file of random prompts whose ids start with ``name``."""
+        dice = random.Random(f"{name}{seed}")
+        path = self.folder / f"{name}.jsonl"
+        with path.open("w") as file:
+            for i in range(count):
+                ids = [dice.randrange(1, 250) for _ in range(dice.randrange(*tokens))]
+                file.write(json.dumps({"id": f"{name}-{i}", "input_ids": ids}) + "\n")
+        return path
+
+    def lines(self, name: str) -> list[dict[str, Any]]:
+        """The manifest's lines of ids that start with ``name``."""
+        path = self.dumps / "manifest.jsonl"
+        text = path.read_text() if path.exists() else ""
+        found = [json.loads(line) for line in text.splitlines()]
+        return [line for line in found if line["id"].startswith(f"{name}-")]
+
+    def wait_for(self, true: Callable[[], bool], what: str, patience: float = 60.0) -> None:
+        """Look until ``true``; the deadline is the failure."""
+        deadline = time.monotonic() + patience
+        while not true():
+            assert time.monotonic() < deadline, f"{what} did not happen in {patience:g} s"
+            time.sleep(0.005)
+
+
+def ended(process: subprocess.Popen[str], expect: int) -> dict[str, Any]:
+    """The envelope of a command that must end with this code."""
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == expect, (process.returncode, out[-3000:], err[-3000:])
+    found: dict[str, Any] = json.loads(out.splitlines()[-1])
+    return found
+
+
+@pytest.fixture(scope="module", params=["0.5.9", "0.5.23"])
+def running(
+    request: pytest.FixtureRequest, lab_for: Callable[[str], Lab], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Running]:
+    """Deployed, launched and healthy; stopped afterwards."""
+    lab = lab_for(request.param)
+    here = Running(lab.inventory, lab.layout.dumps / "tiny", tmp_path_factory.mktemp("extract"))
+    here.do("deploy", "--yes")
+    here.do("launch", "--wait-healthy")
+    yield here
+    here.do("stop")
+    here.do("deploy", "--revert", "--yes")
+
+
+def test_prompts_become_dumps_that_are_right(running: Running) -> None:
+    """extract, fetch, verify; each a second time says that there is nothing to do."""
+    prompts, to = running.prompts("story", 24), str(running.folder / "to")
+
+    first = running.do("extract", str(prompts))["data"]
+    assert (first["samples"], first["already"], first["failures"]) == (24, 0, [])
+    again = running.do("extract", str(prompts))["data"]
+    assert (again["samples"], again["already"], again["run"]) == (24, 24, "")
+    assert running.do("fetch", "--to", to)["data"]["samples"] >= 24
+    assert running.do("fetch", "--to", to)["data"]["fetched"] == 0
+    verified = running.do("verify", to, "--prompts", str(prompts))["data"]
+
+    assert (verified["findings"], verified["compared"]) == ([], 24)
+    assert Counter(line["id"] for line in running.lines("story")).most_common(1)[0][1] == 1
+    assert all(line["token_hash"] for line in running.lines("story"))
+
+
+def test_limit_takes_the_first_prompts(running: Running) -> None:
+    """A try before the long run; the rest comes later."""
+    prompts = str(running.prompts("limit", 6))
+
+    assert running.do("extract", prompts, "--limit", "2")["data"]["samples"] == 2
+    rest = running.do("extract", prompts)["data"]
+
+    assert (rest["samples"], rest["already"]) == (6, 2)
+    assert [line["id"] for line in running.lines("limit")][:2] == ["limit-0", "limit-1"]
+
+
+@pytest.mark.parametrize("how, code", [(signal.SIGKILL, -9), (signal.SIGINT, 130)])
+def test_a_client_that_ends_in_the_middle_is_continued(running: Running, how: signal.Signals, code: int) -> None:
+    """What has its line stays done; the rerun sends the rest and nothing twice that was done."""
+    name = f"kill{how.value}"
+    prompts = str(running.prompts(name, 40))
+    process = running.start("extract", prompts, "--concurrency", "2")
+    running.wait_for(lambda: len(running.lines(name)) >= 5, "five dumps")
+
+    process.send_signal(how)
+    process.communicate(timeout=20)
+    assert process.returncode == code
+    done = {line["id"] for line in running.lines(name)}
+    data = running.do("extract", prompts)["data"]
+
+    assert (data["samples"], data["failures"]) == (40, [])
+    assert data["already"] >= len(done)
+    assert all(len([x for x in running.lines(name) if x["id"] == i]) == 1 for i in done)
+
+
+def test_an_id_with_a_dump_of_another_prompt_is_refused(running: Running) -> None:
+    """Exit 4 with the prompt's line; nothing is sent, nothing is overwritten."""
+    prompts = running.prompts("conflict", 3)
+    running.do("extract", str(prompts))
+    held = {file: file.stat().st_mtime_ns for file in running.dumps.glob("conflict-*")}
+
+    other = running.prompts("conflict", 4, seed=1)
+    errors = running.do("extract", str(other), expect=4)["errors"]
+
+    assert [error["line"] for error in errors] == [1, 2, 3]
+    assert "already" in errors[0]["message"]
+    assert {file: file.stat().st_mtime_ns for file in running.dumps.glob("conflict-*")} == held
+    assert len(running.lines("conflict")) == 3
+
+
+def test_what_the_server_cannot_take_is_refused_before_it_is_sent(running: Running) -> None:
+    """Too long, and text without a tokenizer: the place in the file, exit 4."""
+    good = '{"id": "refused-0", "input_ids": [1, 2]}\n'
+    long_, text = running.folder / "long.jsonl", running.folder / "text.jsonl"
+    long_.write_text(good + json.dumps({"id": "refused-1", "input_ids": [1] * 600}) + "\n")
+    text.write_text(good + '{"id": "refused-2", "text": "Hello"}\n')
+
+    for path, message in ((long_, "600 tokens"), (text, "without a tokenizer")):
+        (error,) = running.do("extract", str(path), expect=4)["errors"]
+        assert (error["line"], message in error["message"]) == (2, True)
+
+    assert running.lines("refused") == []
+
+
+def test_a_malformed_prompts_file_sends_nothing(running: Running) -> None:
+    """Malformed JSON at line 2: file:line:column, exit 4."""
+    path = running.folder / "bad.jsonl"
+    path.write_text('{"id": "bad-0", "input_ids": [1, 2]}\n{"id": "bad-1", "input_ids": [1, 2}\n')
+
+    (error,) = running.do("extract", str(path), expect=4)["errors"]
+
+    assert (error["file"], error["line"], error["column"]) == (str(path), 2, 35)
+    assert running.lines("bad") == []
+
+
+def test_a_sample_that_fails_is_tried_again_then_reported(running: Running) -> None:
+    """Something stands in the way of its file: three attempts with their reason, exit 3, the others come."""
+    prompts = running.prompts("fails", 4)
+    (running.dumps / "fails-2.safetensors.part").mkdir(parents=True)
+
+    envelope = running.do("extract", str(prompts), expect=3)
+
+    (failure,) = envelope["data"]["failures"]
+    assert (failure["id"], failure["line"], failure["attempts"]) == ("fails-2", 3, 3)
+    assert "fails-2.safetensors.part" in failure["reason"]
+    assert envelope["data"]["samples"] == 3
+    (running.dumps / "fails-2.safetensors.part").rmdir()
+    assert running.do("extract", str(prompts))["data"]["already"] == 3
+
+
+def test_a_server_that_dies_in_the_middle_is_told_and_continued(running: Running) -> None:
+    """kill -9 of a rank: exit 7 within seconds with the next command; after a launch the rerun sends the rest."""
+    prompts, victim = str(running.prompts("dies", 120)), rank(running)
+    process = running.start("extract", prompts, "--concurrency", "2")
+    running.wait_for(lambda: len(running.lines("dies")) >= 5, "five dumps")
+
+    os.kill(victim, signal.SIGKILL)
+    killed = time.monotonic()
+    (error,) = ended(process, 7)["errors"]
+
+    assert time.monotonic() - killed < 20
+    assert error["type"] == "UnhealthyError"
+    assert "hsops diagnose" in error["fix"]
+    assert "are done" in error["why"]
+    (error,) = running.do("extract", prompts, expect=7)["errors"]
+    assert "hsops launch --wait-healthy" in error["fix"]
+    running.do("launch", "--wait-healthy")
+    data = running.do("extract", prompts)["data"]
+    assert (data["samples"], data["failures"]) == (120, [])
+    assert data["already"] >= 5
+
+
+def rank(running: Running) -> int:
+    """The pid of the server's second rank."""
+    (run,) = (r for r in running.do("status")["data"]["runs"] if r["server"] == "tiny")
+    children = psutil.Process(run["pid"]).children(recursive=True)
+    return next(child.pid for child in children if "scheduler_TP1" in " ".join(child.cmdline()))
+
+
+def test_a_full_dump_file_system_stops_before_it_is_full(running: Running) -> None:
+    """Admitted by free bytes: exit 1 with both figures, no sample failed; with room again the rest comes."""
+    running.do("stop")
+    running.dumps.rename(running.dumps.with_name("kept"))
+    running.dumps.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "hsops-test", str(running.dumps)], check=True)
+    try:
+        running.do("launch", "--wait-healthy")
+        prompts = str(running.prompts("full", 20, tokens=(100, 101)))
+
+        (error,) = running.do("extract", prompts, expect=1)["errors"]
+
+        assert error["type"] == "SpaceError"
+        lines = running.lines("full")
+        assert {line["status"] for line in lines} == {"ok"}
+        assert 5 <= len(lines) < 20
+        subprocess.run(["mount", "-o", "remount,size=16m", str(running.dumps)], check=True)
+        assert running.do("extract", prompts)["data"]["samples"] == 20
+    finally:
+        running.do("stop")
+        subprocess.run(["umount", str(running.dumps)], check=True)
+        running.dumps.rmdir()
+        running.dumps.with_name("kept").rename(running.dumps)
