@@ -1,0 +1,83 @@
+"""The main job as one line: hsops run playbooks/extract.yaml, on a real SGLang."""
+
+import json
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+PLAYBOOK = Path(__file__).parents[2] / "playbooks/extract.yaml"
+SAMPLES = 12
+
+
+def hsops(inventory: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run hsops on the lab, nobody at the keyboard."""
+    command = [sys.executable, "-m", "hsops", "-i", str(inventory), *words]
+    return subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=500, check=False)
+
+
+def envelope(done: subprocess.CompletedProcess[str]) -> dict:
+    """The JSON envelope, the last line of standard output."""
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture
+def job(lab_inventory, tmp_path):
+    """The words of the command, and where the dumps will lie. The server is stopped and the patch reverted after."""
+    rng, prompts = random.Random(3), tmp_path / "prompts.jsonl"
+    lines = [
+        json.dumps({"id": f"playbook-{i}", "input_ids": [rng.randrange(3, 256) for _ in range(rng.randrange(1, 60))]})
+        for i in range(SAMPLES)
+    ]
+    prompts.write_text("\n".join(lines) + "\n")
+    to = tmp_path / "hs"
+    yield ["run", str(PLAYBOOK), "--yes", "--set", f"prompts={prompts}", "--set", f"to={to}"], to
+    hsops(lab_inventory, "stop")
+    hsops(lab_inventory, "deploy", "--revert", "--yes")
+    shutil.rmtree(to, ignore_errors=True)
+
+
+def test_one_line_from_a_bare_host_to_verified_dumps_and_again(lab_inventory, job):
+    """All five steps run; the same line again finds nothing to do; --check does nothing at all."""
+    words, to = job
+
+    looked = hsops(lab_inventory, *words, "--check", "--json")
+    first = hsops(lab_inventory, *words, "--json")
+    again = hsops(lab_inventory, *words, "--json")
+
+    assert [step["command"] for step in envelope(looked)["data"]["steps"]] == [
+        "deploy",
+        "launch",
+        "extract",
+        "fetch",
+        "verify",
+    ]
+    assert first.returncode == 0, first.stdout[-3000:] + first.stderr[-3000:]
+    steps = {step["command"]: step for step in envelope(first)["data"]["steps"]}
+    assert steps["verify"]["data"]["samples"] == SAMPLES
+    assert len(list(to.glob("*.safetensors"))) == SAMPLES
+    assert again.returncode == 0, again.stdout[-3000:]
+    steps = {step["command"]: step for step in envelope(again)["data"]["steps"]}
+    assert "nothing to do" in steps["deploy"]["summary"]
+    assert "already healthy" in steps["launch"]["summary"]
+    assert steps["fetch"]["data"]["fetched"] == 0
+
+
+def test_a_step_that_fails_ends_the_run_with_its_reason(lab_inventory, job, tmp_path):
+    """A malformed prompts file: nothing after it is tried; the fault is named with its line."""
+    words, to = job
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text('{"id": "a", "input_ids": [1]}\nnot json\n')
+
+    done = hsops(lab_inventory, *[w.replace(str(tmp_path / "prompts.jsonl"), str(bad)) for w in words])
+
+    assert done.returncode == 4, done.stderr
+    assert f"{bad}:2" in done.stdout + done.stderr
+    assert "not tried" in done.stdout
+    assert "Traceback" not in done.stderr
+    assert not to.exists()
