@@ -3,7 +3,7 @@
 import time
 from typing import Any
 
-from hsops.agent import logs, procs, protocol
+from hsops.agent import gpus, logs, procs, protocol
 from hsops.agent.rundir import RunDir, find_run
 
 _TICK_S = 0.1  # how often log and state are looked at: two stat calls
@@ -22,6 +22,13 @@ def follow(params: "dict[str, Any]") -> "dict[str, Any]":
     tail = logs.Tail(run.log, int(params.get("offset", 0)))
     watch = _Watch(run)
     watch.state(force=True)
+    try:
+        return _until_ended(run, tail, watch)
+    finally:
+        watch.gpus.close()
+
+
+def _until_ended(run: RunDir, tail: logs.Tail, watch: "_Watch") -> "dict[str, Any]":
     while True:
         ended = watch.ended()
         said = _pour(tail)
@@ -51,6 +58,7 @@ class _Watch:
         self._hello: Any = None
         self._next_vitals = self._next_beat = 0.0
         self._pids: dict[str, int] = {}
+        self.gpus = gpus.GpuMemory()
         self._dump_dir = str(run.read("spec.json").get("dump_dir") or "")
 
     def state(self, *, force: bool = False) -> None:
@@ -71,7 +79,7 @@ class _Watch:
         now = time.monotonic()
         if now >= self._next_vitals:
             self._next_vitals = now + _VITALS_S
-            protocol.emit("vitals", **vitals(self.run, self._pids))
+            protocol.emit("vitals", gpu_mib=self.gpus.look(), **vitals(self.run, self._pids))
             self._hellos()
         elif now >= self._next_beat:
             self._next_beat = now + _BEAT_S

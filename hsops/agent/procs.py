@@ -92,6 +92,24 @@ def tree(pid: int) -> "list[Proc]":
     return found
 
 
+class Snapshot:
+    """Every process at one moment, and the run that each shows itself to belong to."""
+
+    def __init__(self) -> None:
+        self.everyone = census()
+        self._shown: dict[str, set[int]] = {}  # run id or path of a log -> pids
+        for pid in self.everyone:
+            for sign in {*marks(pid), _link(f"/proc/{pid}/fd/1"), _link(f"/proc/{pid}/fd/2")}:
+                self._shown.setdefault(sign, set()).add(pid)
+
+    def shows(self, run: str, log: str) -> "set[int]":
+        """Processes with the run's mark in their environment, or its log as standard output or error.
+
+        setproctitle writes over the environment, so SGLang's ranks do not show the mark any more.
+        """
+        return self._shown.get(run, set()) | self._shown.get(log, set())
+
+
 def below(roots: "list[int]", everyone: "dict[int, Proc]") -> "set[int]":
     """All descendants of ``roots``, without them."""
     children: dict[int, list[int]] = {}
@@ -125,17 +143,16 @@ def role(text: str) -> str:
     return text[len("sglang::") :].split(" ", maxsplit=1)[0]
 
 
+def marks(pid: int) -> "list[str]":
+    """The run whose mark is in the environment that the process was started with, if any."""
+    head = f"{MARK}=".encode()
+    words = _read(f"/proc/{pid}/environ").split(b"\0")
+    return [word[len(head) :].decode(errors="replace") for word in words if word.startswith(head)]
+
+
 def carries(pid: int, run: str) -> bool:
-    """The process was started with the run's mark in its environment.
-
-    setproctitle writes over the environment, so SGLang's ranks do not show it any more: ``writes_to`` finds those.
-    """
-    return f"{MARK}={run}".encode() in _read(f"/proc/{pid}/environ").split(b"\0")
-
-
-def writes_to(pid: int, path: str) -> bool:
-    """Its standard output or error is the file ``path``, a real path."""
-    return path in (_link(f"/proc/{pid}/fd/1"), _link(f"/proc/{pid}/fd/2"))
+    """The process shows the run's mark; a rank that has retitled itself does not (see ``Snapshot.shows``)."""
+    return run in marks(pid)
 
 
 def read_bytes(pid: int) -> int:

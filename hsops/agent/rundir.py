@@ -43,7 +43,7 @@ class RunDir:
             return (0, 0)
         return (found.st_ino, found.st_mtime_ns)
 
-    def describe(self) -> "dict[str, Any]":
+    def describe(self, snapshot: "procs.Snapshot | None" = None) -> "dict[str, Any]":
         """The run for ``run-list``: spec and state in one, with the phase as it is now."""
         spec, state = self.read("spec.json"), self.state()
         names = ("server", "tp", "port", "argv", "spec_hash", "dump_dir", "patches", "sglang")
@@ -61,7 +61,7 @@ class RunDir:
             "rank_pids": state.get("rank_pids", {}),
             "hellos": self.hellos(spec.get("dump_dir", "")),
             "uptime_s": max(0.0, self._until(state) - state.get("started", time.time())),
-            "left": [p.pid for p in self.processes(state)] if state["phase"] != "running" else [],
+            "left": [p.pid for p in self.processes(state, snapshot)] if state["phase"] != "running" else [],
         }
 
     @staticmethod
@@ -95,7 +95,7 @@ class RunDir:
         paths = sorted(glob.glob(os.path.join(glob.escape(dump_dir), "hello", f"{self.id}.*.json")))
         return [said for said in map(_read_json, paths) if said]
 
-    def processes(self, state: "dict[str, Any]") -> "list[procs.Proc]":
+    def processes(self, state: "dict[str, Any]", snapshot: "procs.Snapshot | None" = None) -> "list[procs.Proc]":
         """All that belongs to the run and lives, never the supervisor itself, never a zombie.
 
         That is the server's tree, what its supervisor cares for, and, should both be gone, what carries the run's mark
@@ -103,14 +103,13 @@ class RunDir:
         """
         if state.get("boot") not in (None, procs.boot_id()):
             return []
-        everyone = procs.census()
-        supervisor = state.get("supervisor", [0, 0])
-        roots = [
-            p for p, start in (supervisor, (state.get("pid", 0), state.get("start", 0))) if _is(everyone, p, start)
-        ]
-        log = os.path.realpath(self.log)
-        marked = [pid for pid in everyone if procs.carries(pid, self.id) or procs.writes_to(pid, log)]
-        wanted = (procs.below(roots + marked, everyone) | set(roots) | set(marked)) - {supervisor[0], os.getpid()}
+        snapshot = snapshot or procs.Snapshot()
+        everyone, supervisor = snapshot.everyone, state.get("supervisor", [0, 0])
+        own = (supervisor, (state.get("pid", 0), state.get("start", 0)))
+        roots = {pid for pid, start in own if _is(everyone, pid, start)} | snapshot.shows(
+            self.id, os.path.realpath(self.log)
+        )
+        wanted = (procs.below(list(roots), everyone) | roots) - {supervisor[0], os.getpid()}
         return [everyone[pid] for pid in sorted(wanted) if not everyone[pid].zombie]
 
 

@@ -66,8 +66,7 @@ def _filled(value: str, run: RunDir, dump_dir: str) -> str:
 
 def _refuse_second(params: "dict[str, Any]") -> None:
     for run in all_runs(runs_folder(params)):
-        found = run.describe()
-        if found["server"] == params["server"] and found["phase"] == "running":
+        if run.read("spec.json").get("server") == params["server"] and run.running():
             raise Refusal("already-running", f"run {run.id} of {params['server']} is there", run=run.id)
 
 
@@ -75,10 +74,11 @@ def list_runs(params: "dict[str, Any]") -> "dict[str, Any]":
     """Runs, newest first. ``params``: server or None; limit."""
     wanted = params.get("server")
     found: list[dict[str, Any]] = []
+    snapshot = procs.Snapshot()
     for run in all_runs(runs_folder(params)):
         if len(found) >= params.get("limit", 20):
             break
-        described = run.describe()
+        described = run.describe(snapshot)
         if wanted in (None, described["server"]) and described["server"]:
             found.append(described)
     return {"runs": found}

@@ -36,10 +36,11 @@ def clean(hsops: Cli) -> Iterator[None]:
     assert hsops("stop").returncode == 0
 
 
-def members(log: str) -> dict[str, int]:
-    """Processes of a run, whoever their parent is: title -> pid."""
-    own = (pid for pid, proc in procs.census().items() if not proc.zombie and procs.writes_to(pid, log))
-    return {procs.title(pid): pid for pid in own}
+def members(run: dict[str, Any]) -> dict[int, str]:
+    """Processes of a run, whoever their parent is: pid -> title."""
+    snapshot = procs.Snapshot()
+    own = snapshot.shows(run["id"], run["log"])
+    return {pid: procs.title(pid) for pid in own if not snapshot.everyone[pid].zombie}
 
 
 def events(client: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
@@ -78,7 +79,7 @@ def test_a_day(hsops: Cli, tmp_path: Path) -> None:
     assert log and wanted.startswith(log)
     assert stopped["ok"] and stopped["data"]["left"] == 0
     assert len(stopped["data"]["stopped"][0]["ended"]) >= 4
-    assert not members(run["log"])
+    assert not members(run)
     assert "nothing is running" in hsops("stop").stdout
 
 

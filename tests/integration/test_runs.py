@@ -47,7 +47,7 @@ def start(agent: Agent, *words: str, **changed: Any) -> Run:
 
 def marked(run: str) -> list[int]:
     """Processes of a run, whoever their parent is."""
-    return [pid for pid, proc in procs.census().items() if not proc.zombie and procs.carries(pid, run)]
+    return [pid for pid, proc in procs.census().items() if not proc.zombie and run in procs.marks(pid)]
 
 
 def until(agent: Agent, run: Run, wanted: Callable[[Run], bool]) -> Run:

@@ -271,3 +271,11 @@ def test_lines_for_a_pipe() -> None:
 
     assert shown[1] == "    0:25  distributed   usual 0:25"
     assert len(shown) == 6
+
+
+@pytest.mark.parametrize("text,mib", [("1024\n2048\n", 3072), ("", None), ("[N/A]\n", None), ("Failed to ...\n", None)])
+def test_gpu_memory(text: str, mib: int | None) -> None:
+    """nvidia-smi's answer, or None when it is none."""
+    from hsops.agent.gpus import parse
+
+    assert parse(text) == mib
