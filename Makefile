@@ -4,7 +4,7 @@ VENV := .venv
 BIN  := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup demo test unit integration e2e lint bench constraints clean
+.PHONY: setup demo test unit integration e2e lint bench docs constraints clean
 
 setup: $(VENV)/.ready ## the virtual environment and the system packages that the tests need
 
@@ -37,6 +37,9 @@ lint: setup
 
 bench: setup ## ratios against scp, rsync and others, in one run
 	$(BIN)/python -m benchmarks
+
+docs: setup ## renew docs/reference/commands.md from --help
+	$(BIN)/python -m typer hsops.cli.app utils docs --name hsops --title Commands --output docs/reference/commands.md
 
 constraints: ## renew the pins
 	$(PY) -m venv $(VENV)-new

@@ -1,6 +1,8 @@
 """Documents say what the code says."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 from hsops.core import errors
@@ -34,6 +36,26 @@ def test_the_error_tree_is_drawn_as_it_is():
 
     assert names == set(classes)
     assert all(classes[name].exit_code == int(code) for name, code in drawn.items())
+
+
+def test_the_commands_are_documented_as_they_are():
+    """docs/reference/commands.md is what --help says; `make docs` renews it."""
+    command = [
+        sys.executable,
+        "-m",
+        "typer",
+        "hsops.cli.app",
+        "utils",
+        "docs",
+        "--name",
+        "hsops",
+        "--title",
+        "Commands",
+    ]
+
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+
+    assert (ROOT / "docs/reference/commands.md").read_text().strip() == done.stdout.strip()
 
 
 def test_links_between_documents_lead_somewhere():
