@@ -61,7 +61,8 @@ def put(session: Session, wish: Wish = Wish()) -> Outcome:
     shown = list(render.plan_lines(rows, with_diff=wish.diff))
     if wish.check or not any(row.plan.needed for row in rows):
         return Outcome(render.data(rows, with_diff=wish.diff), [*shown, *_nothing(rows, wish)])
-    _ask(session, shown, wish)
+    if not _agreed(session, shown, wish):
+        return Outcome(render.data(rows, with_diff=wish.diff), ["nothing was changed"], 1)
     done = _carry_out(session, rows, wish)
     return Outcome(
         render.data(done, with_diff=wish.diff), list(render.done_lines(done, undo="" if wish.revert else UNDO))
@@ -100,14 +101,13 @@ def _row(session: Session, target: Target, wish: Wish) -> Row:
     return Row(target.host.name, planned, tuple(warnings))
 
 
-def _ask(session: Session, shown: list[str], wish: Wish) -> None:
+def _agreed(session: Session, shown: list[str], wish: Wish) -> bool:
     from hsops.core.events import Note
 
     if not session.options.json:
         for line in shown:
             session.console.emit(Note(line))
-    if not session.confirm("Revert?" if wish.revert else "Apply?"):
-        raise UsageError("nothing was changed")
+    return session.confirm("Revert?" if wish.revert else "Apply?")
 
 
 def _carry_out(session: Session, rows: list[Row], wish: Wish) -> list[Row]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import stat
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -208,6 +209,23 @@ def _back_to(verb: str, site: Site, state_dir: str) -> None:
         apply(site, state_dir, edits(site, "1"), "a")
 
 
+@pytest.mark.parametrize("verb,halfway", [("apply", 60), ("revert", 35)])
+def test_the_undoing_can_be_killed_too(verb: str, halfway: int, site: Site, state_dir: str) -> None:
+    """An agent that dies while it repairs what another left is repaired by the next."""
+    if verb == "revert":
+        apply(site, state_dir, edits(site, "1"), "a")
+    before = contents(site)
+    work = (lambda: revert(site, state_dir)) if verb == "revert" else (lambda: apply(site, state_dir, edits(site), "b"))
+
+    assert killed_at(halfway, work)
+    step = 1
+    while killed_at(step, lambda: Store(state_dir, "p", site).recover()):
+        step += 1
+
+    assert step > 10, "the first kill came too late or too early to leave anything to undo"
+    assert contents(site) == before
+
+
 def test_a_write_error_midway_is_undone_at_once(site: Site, state_dir: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A full disk at the third rename leaves everything as before, and no record."""
     before, real, calls = contents(site), os.replace, []
@@ -267,6 +285,31 @@ def test_a_file_that_changed_since_the_client_looked_is_refused(site: Site) -> N
         patch_plan.check(wanted, site)
 
     assert caught.value.code == "changed-meanwhile"
+
+
+def test_a_folder_that_is_not_ours_to_write_is_told_before_anything_is_tried() -> None:
+    """As an unprivileged user: root may write everywhere."""
+    with tempfile.TemporaryDirectory(prefix="hsops-ro-") as folder:
+        root = Path(folder, "site-packages")
+        root.mkdir()
+        os.chmod(folder, 0o755)
+        root.chmod(0o555)
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            if os.geteuid() == 0:
+                os.setgroups([])
+                os.setgid(65534)
+                os.setuid(65534)
+            os.write(write, Site(str(root)).unwritable("sglang/new.py").encode())
+            os._exit(0)
+        os.close(write)
+        os.waitpid(child, 0)
+        said = os.read(read, 4096).decode()
+        os.close(read)
+        root.chmod(0o755)
+
+    assert said == f"{os.path.realpath(folder)}/site-packages is not writable for this user"
 
 
 @pytest.mark.parametrize("path", ["../x.py", "/etc/passwd", "a/../../x", "", "link/x.py", "a//b", "out.py"])
