@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from hsops.lab import Lab
-from tests.conftest import run_dir
+from tests.fetching import ROOT
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -42,7 +42,9 @@ class Running:
         """Start ``hsops --json WORDS``."""
         command = [sys.executable, "-m", "hsops", "-i", str(self.inventory), "--json", *words]
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        return subprocess.Popen(command, env=run_dir(), cwd=self.folder, text=True, **pipes)
+        return subprocess.Popen(
+            command, env={**os.environ, "PYTHONPATH": str(ROOT)}, cwd=self.folder, text=True, **pipes
+        )
 
     def do(self, *words: str, expect: int = 0) -> dict[str, Any]:
         """Run a command to its end; its envelope."""
