@@ -17,18 +17,21 @@ _RANK = re.compile(r"TP(\d+)")
 _DEAD = {"sglang::schedul": "scheduler", "sglang::detoken": "detokenizer"}  # all that is left of a title
 
 
-def find(*, pid: "int | None", run: "str | None", port: "int | None") -> "list[dict[str, Any]]":
-    """The processes of a run: the tree below ``pid``, everything that carries the run's mark, and, when there is no
-    pid, the tree below a ``launch_server`` that was started for ``port``.
+def find(
+    *, pid: "int | None", run: "str | None", port: "int | None", log: "str | None" = None
+) -> "list[dict[str, Any]]":
+    """The processes of a run: the tree below ``pid``, and everything that carries the run's mark or writes to its log
+    (a title overwrites the environment). Without a pid: the tree below a ``launch_server`` started for ``port``.
 
     One outside the launcher's tree is marked ``orphan``. The run's supervisor is none of them.
     """
-    everyone = procs.census()
+    snapshot = procs.Snapshot()
+    everyone = snapshot.everyone
     root = pid if pid in everyone else None
     if not pid and port:
         root = next((p for p in everyone if _serves(_argv(p), port)), None)
     tree = procs.below([root], everyone) | {root} if root else set()
-    marked = {p for p in everyone if run and procs.carries(p, run)}
+    marked = snapshot.shows(run, os.path.realpath(os.path.expanduser(log))) if run and log else set()
     boot = time.time() - float(_uptime())
     found = [describe(everyone[p], boot, root) | {"orphan": p not in tree} for p in sorted(tree | marked)]
     return [process for process in found if process["role"] != "supervisor"]

@@ -12,6 +12,7 @@ from hsops.agent.probe_tools import CouldNot, denied
 
 _FRAMES = 40
 _THREADS = 3
+_TRIES = 4  # a stack that moves while it is read gives "Failed to get stack traces"; each try takes about 10 ms
 
 
 def find(argv: "list[str]") -> str:
@@ -43,6 +44,15 @@ def dump(tool: str, pids: "list[int]", timeout: float) -> "dict[int, dict[str, A
 
 
 def _dump_one(tool: str, pid: int, timeout: float) -> "dict[str, Any]":
+    found: dict[str, Any] = {}
+    for _ in range(_TRIES):
+        found = _dump_once(tool, pid, timeout)
+        if found.get("why") != "failed":
+            break
+    return found
+
+
+def _dump_once(tool: str, pid: int, timeout: float) -> "dict[str, Any]":
     argv = [tool, "dump", "--nonblocking", "--json", "--pid", str(pid)]
     try:
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout, check=False)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from hsops.core.baseline import compare
 from hsops.diagnose.evidence import Evidence
 from hsops.diagnose.log_text import message
-from hsops.diagnose.processes import Process
+from hsops.diagnose.processes import SPARSE, Process
 from hsops.diagnose.verdict import Finding
 
 _LONG = 160
@@ -48,11 +48,11 @@ def log(ev: Evidence) -> Iterator[Finding]:
     elif ev.log.waited_s:
         parts[0] += f", the last {clock(ev.log.waited_s)} only answers to health probes"
     summary = ev.log.summary
-    known = compare(ev.baseline, summary) if ev.baseline else None
+    known = compare(ev.baseline, summary) if ev.baseline and not summary.ready else None
     if known:
         parts.append(f"good runs of this server have {_span(known.good_lines)} when healthy")
-        if known.usual_s is not None:
-            parts.append(f"this step usually takes {clock(known.usual_s)}")
+        if known.usual_s is not None and ev.alive:
+            parts.append(f"this step usually takes {clock(max(1.0, known.usual_s))}")
     if summary.ready:
         parts.append("it says that the server was ready")
     elif summary.next:
@@ -76,7 +76,7 @@ def processes(ev: Evidence) -> Iterator[Finding]:
     rows = [*ev.ranks.values(), *(p for p in (ev.launcher, ev.detokenizer) if p)]
     parts = [_alike(group) for group in _groups(rows)]
     parts += [f"{p.label} dead{f' ({p.ended})' if p.ended else ''}" for p in ev.dead]
-    parts += [f"TP{rank} is missing" for rank in ev.missing]
+    parts += [f"TP{rank} is missing" for rank in (ev.missing if ev.alive else ())]
     children = sum(p.role == "child" for p in ev.processes)
     if children:
         parts.append(f"{children} children that have no title yet")
@@ -90,7 +90,7 @@ def processes(ev: Evidence) -> Iterator[Finding]:
 
 def threads(ev: Evidence) -> Iterator[Finding]:
     """What the ranks' main threads ask of the kernel."""
-    for group in _groups(list(ev.ranks.values()), by_trace=True):
+    for group in _by_trace(list(ev.ranks.values())):
         who, first = _names(group), group[0]
         if first.trace:
             rate = max(p.trace.rate for p in group if p.trace)
@@ -184,15 +184,22 @@ def cut(text: str) -> str:
     return text if len(text) <= _LONG else text[: _LONG - 3] + "..."
 
 
-def _groups(rows: list[Process], *, by_trace: bool = False) -> Iterator[list[Process]]:
+def _groups(rows: list[Process]) -> Iterator[list[Process]]:
     """Ranks that look alike, together; other processes alone."""
     found: dict[tuple[object, ...], list[Process]] = {}
     for p in rows:
-        cpu = round((p.activity.cpu if p.activity else 0) / 20)
-        trace = round((p.trace.rate if p.trace else 0) / 500) if by_trace else 0
         state = p.state if p.state in "DTt" else ""  # R and S change from one look to the next
-        key = (state, cpu, trace) if p.role == "scheduler" else (p.pid,)
-        found.setdefault(key, []).append(p)
+        idle = p.activity is None or p.activity.cpu < 10
+        found.setdefault((state, idle) if p.role == "scheduler" else (p.pid,), []).append(p)
+    yield from found.values()
+
+
+def _by_trace(ranks: list[Process]) -> Iterator[list[Process]]:
+    """Ranks whose main threads call the kernel alike."""
+    found: dict[tuple[object, ...], list[Process]] = {}
+    for p in ranks:
+        top = p.trace.top[0][:2] if p.trace and p.trace.top else None
+        found.setdefault((top, p.state in "Tt", p.trace is not None and p.trace.rate < SPARSE), []).append(p)
     yield from found.values()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from hsops.diagnose import rules_ended, rules_log, rules_partial, rules_serving, rules_starting
+from hsops.diagnose import rules_ended, rules_log, rules_moving, rules_partial, rules_serving, rules_stuck
 from hsops.diagnose.evidence import Evidence
 from hsops.diagnose.verdict import Verdict
 
@@ -25,21 +25,22 @@ RULES: tuple[Rule, ...] = (
     # it answers, or did once
     rules_serving.dump_folder,
     rules_serving.healthy,
-    rules_starting.shutting_down,
+    rules_moving.shutting_down,
     rules_serving.under_load,
     rules_serving.idle_poll,
     rules_serving.hung_serving,
     rules_log.heartbeat,
     # on its way: what moves first, then what does not
     rules_partial.desync,
-    rules_starting.compiling,
-    rules_starting.graph_capture,
-    rules_starting.busy_wait,
-    rules_starting.forward_stuck,
-    rules_starting.rendezvous,
-    rules_starting.loading,
-    rules_starting.load_hang,
-    rules_starting.starting,
+    rules_moving.compiling,
+    rules_moving.graph_capture,
+    rules_stuck.busy_wait,
+    rules_stuck.forward_stuck,
+    rules_stuck.rendezvous,
+    rules_moving.loading,
+    rules_moving.repacking,
+    rules_stuck.load_hang,
+    rules_moving.starting,
     # a log and nothing else
     rules_serving.said_ready,
     rules_partial.compiling,

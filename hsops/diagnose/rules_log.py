@@ -9,7 +9,9 @@ from hsops.core.log_errors import LogError
 from hsops.diagnose import cite
 from hsops.diagnose.evidence import Evidence
 from hsops.diagnose.log_text import message
-from hsops.diagnose.signatures import DIED, ECHO, NAN, SIGNATURES, WARMUP_FAILED, Signature
+from hsops.diagnose.signature_table import SIGNATURES
+from hsops.diagnose.signatures import DIED, ECHO, NAN, WARMUP_FAILED, Signature
+from hsops.diagnose.taxonomy import meaning
 from hsops.diagnose.verdict import Finding, Verdict
 
 _READY = "The server is fired up and ready to roll!"
@@ -118,18 +120,32 @@ def _verdict(ev: Evidence, row: Signature, hit: re.Match[str]) -> Verdict:
         found.append(Finding("exception", cite.cut(error.last)))
     if error and error.frame:
         found.append(Finding("frame", cite.cut(error.frame)))
-    rank = _rank(line, ev)
-    if error and rank is None:
-        rank = int(error.rank[2:]) if error.rank else (0 if ev.tp == 1 else None)
     return Verdict(
         row.name,
         row.confidence,
-        cite.cut(f"{row.name.replace('-', ' ')}: {said}"),
+        cite.cut(f"{meaning(row.name)}: {said}"),
         (*found, *cite.everything(ev)),
-        rank=rank,
-        remedy=row.remedy,
+        rank=_suspect(ev) if error else _rank(line, ev),
+        remedy=row.remedy + _patched(ev, error),
         next_probe="" if row.confidence == "high" else "hsops logs, from this line on",
     )
+
+
+def _suspect(ev: Evidence) -> int | None:
+    """The one rank that raised; None when all did, which is a shared cause, or none did."""
+    assert ev.log
+    raised = {e.rank for e in ev.log.summary.errors if e.id == "scheduler-exception" and not _echo(e)}
+    if ev.tp == 1:
+        return 0
+    return int(next(iter(raised))[2:] or -1) if len(raised) == 1 and "" not in raised else None
+
+
+def _patched(ev: Evidence, error: LogError | None) -> str:
+    """A word on the patches that ran, when code of the model raised."""
+    patches = ev.run.patches if ev.run else {}
+    if not (error and patches and "/models/" in error.frame):
+        return ""
+    return f"; does it go away without the patch ({', '.join(patches)})? hsops deploy --revert"
 
 
 def _line(text: str, at: int) -> str:

@@ -49,9 +49,9 @@ def test_every_verdict_has_one_family() -> None:
 
 
 def test_every_verdict_is_documented() -> None:
-    """docs/reference/verdicts.md lists exactly the classes there are, and marks those that move."""
+    """docs/reference/verdicts.md shows the table of classes as it is, and marks those that move."""
     page = (Path(__file__).parents[2] / "docs/reference/verdicts.md").read_text()
-    rows = re.findall(r"^\| `([\w-]+)` \| .+ \| (moves|) \|$", page, re.MULTILINE)
+    rows = re.findall(r"^\| `([\w-]+)` \| (.+?) \| (moves|) \|$", page, re.MULTILINE)
 
-    assert [name for name, _ in rows] == [name for family in FAMILIES.values() for name in family]
-    assert {name for name, mark in rows if mark} == MOVING
+    assert [row[:2] for row in rows] == [pair for family in FAMILIES.values() for pair in family.items()]
+    assert {name for name, _, mark in rows if mark} == MOVING

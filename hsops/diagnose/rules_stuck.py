@@ -1,0 +1,162 @@
+"""Rules about a server on its way up that does not move any more."""
+
+from __future__ import annotations
+
+from hsops.diagnose import cite
+from hsops.diagnose.evidence import Evidence
+from hsops.diagnose.stacks import waits_for_peers
+from hsops.diagnose.stages import patience, starting_up, weights_in
+from hsops.diagnose.verdict import Finding, Verdict
+
+_WAITS_FOR_WORK = ("idle", "loop", "send", "import", "rendezvous")
+
+
+def busy_wait(ev: Evidence) -> Verdict | None:
+    """The seeds' hang: weights are in, the log is silent, the ranks spin in one place.
+
+    A healthy idle scheduler takes a core as well, but calls the kernel thousands of times a second; a spinning one
+    hardly ever does, save single bytes to an eventfd. Load alone says nothing: without strace and stacks it abstains.
+    """
+    if not _silent_after_weights(ev):
+        return None
+    busy = {r: p for r, p in ev.ranks.items() if p.busy and not p.polls and p.doing not in _WAITS_FOR_WORK}
+    waiting = [r for r, p in ev.ranks.items() if p.stack and not p.busy and waits_for_peers(p.stack)]
+    if not busy or len(busy) + len(waiting) < len(ev.ranks) or any(p.still is False for p in busy.values()):
+        return None
+    if ev.gpus and all(g.spins for g in ev.gpus):
+        return _lost_collective(ev)
+    sparse, still = all(p.spins for p in busy.values()), all(p.still for p in busy.values())
+    if not (sparse or still):
+        return None
+    suspect = next(iter(busy)) if len(busy) == 1 and waiting else None
+    return Verdict(
+        "warmup-deadlock-busy-wait",
+        "high" if sparse and still else "medium",
+        f"{_who_spins(ev, suspect)} after {_after(ev)}; {_port_words(ev)}",
+        (*cite.everything(ev), *_patches(ev)),
+        rank=suspect,
+        remedy=_without_patches(ev),
+        next_probe="" if sparse and still else _tools(ev),
+    )
+
+
+def forward_stuck(ev: Evidence) -> Verdict | None:
+    """As the busy wait, but the ranks sleep: they wait for something that does not come."""
+    if not _silent_after_weights(ev):
+        return None
+    inside = {r: p for r, p in ev.ranks.items() if p.doing in ("forward", "result") and p.still and not p.busy}
+    if len(inside) < len(ev.ranks):
+        return None
+    apart = [r for r, p in inside.items() if p.stack and not waits_for_peers(p.stack)]
+    suspect = apart[0] if len(apart) == 1 and len(inside) > 1 else None
+    who = (
+        f"TP{suspect} does, the others wait for it in a collective"
+        if suspect is not None
+        else "and all ranks sleep there"
+    )
+    return Verdict(
+        "warmup-forward-stuck",
+        "high",
+        f"the first forward pass does not come back: {who}",
+        (*cite.everything(ev), *_patches(ev)),
+        rank=suspect,
+        remedy=_without_patches(ev),
+    )
+
+
+def rendezvous(ev: Evidence) -> Verdict | None:
+    """Ranks wait for each other before the weights: who is not among them?"""
+    if not starting_up(ev) or not ev.log or ev.log.summary.stage != "distributed" or ev.silent_s < patience(ev):
+        return None
+    if ev.gpus and all(g.spins for g in ev.gpus):
+        return _lost_collective(ev)
+    inside = [r for r, p in ev.ranks.items() if p.doing == "rendezvous"]
+    outside = [r for r, p in ev.ranks.items() if p.stack and p.doing != "rendezvous"]
+    seen = ev.log.summary.reached.get("distributed-begin", {})
+    if not inside or len(outside) != 1:
+        return None
+    rank = outside[0]
+    said = "it has not begun" if f"TP{rank}" not in seen else "it began"
+    return Verdict(
+        "rank-never-joined",
+        "high",
+        f"TP{rank} never came to the rendezvous ({said}); the others wait for it",
+        cite.everything(ev),
+        rank=rank,
+        remedy="hsops launch --replace --wait-healthy",
+        next_probe="look at that rank's stack above: what does it wait for?",
+    )
+
+
+def load_hang(ev: Evidence) -> Verdict | None:
+    """Within the weights, nothing moves for long."""
+    if not starting_up(ev) or not ev.log or ev.log.summary.stage != "weights" or ev.silent_s < 2 * patience(ev):
+        return None
+    if not ev.ranks or not all(p.still and not p.busy for p in ev.ranks.values()):
+        return None
+    behind = [r for r in ev.ranks if f"TP{r}" not in ev.log.summary.reached.get("weights", {})]
+    some = len(behind) < ev.tp
+    return Verdict(
+        "rank-straggler-load" if some else "hang-in-weight-loading",
+        "medium",
+        f"no line, byte or page fault for {cite.clock(ev.silent_s)} while {_names(behind)} load weights",
+        cite.everything(ev),
+        rank=behind[0] if len(behind) == 1 else None,
+        remedy="look at the disk or mount that holds the model: dmesg, ls, dd",
+        next_probe="hsops diagnose again in a minute",
+    )
+
+
+def _silent_after_weights(ev: Evidence) -> bool:
+    """Every rank has its weights, the server was never ready, and the log is silent for too long."""
+    return starting_up(ev) and bool(ev.ranks) and weights_in(ev) and ev.silent_s >= patience(ev)
+
+
+def _who_spins(ev: Evidence, suspect: int | None) -> str:
+    if suspect is not None:
+        return f"TP{suspect} spins, the others wait for it,"
+    return "the scheduler spins" if ev.tp == 1 else "all schedulers spin"
+
+
+def _lost_collective(ev: Evidence) -> Verdict:
+    early = ev.log is not None and ev.log.summary.stage == "distributed"
+    return Verdict(
+        "nccl-p2p-hang" if early else "collective-mismatch",
+        "medium",
+        "all GPUs are at 100 % at the power of idling: their kernels wait for a peer"
+        + (" in the first collective" if early else ", so the ranks issued different collectives"),
+        (*cite.everything(ev), *_patches(ev)),
+        remedy="nccl: pcie-dram and args.disable-custom-all-reduce: true" if early else _without_patches(ev),
+        next_probe="NCCL's own view: echo STATUS | nc localhost 28028",
+    )
+
+
+def _after(ev: Evidence) -> str:
+    last = ev.log.summary.last_milestone if ev.log else None
+    return f'"{last.stage}"' if last else "the start"
+
+
+def _port_words(ev: Evidence) -> str:
+    if not ev.port or not ev.port.open:
+        return "the port never opened"
+    return f"the port is open and /health says {ev.health}"
+
+
+def _patches(ev: Evidence) -> tuple[Finding, ...]:
+    names = [f"{name} {identity}" for name, identity in (ev.run.patches.items() if ev.run else ())]
+    return (Finding("patches", f"deployed at launch: {', '.join(names)}"),) if names else ()
+
+
+def _without_patches(ev: Evidence) -> str:
+    if ev.run and ev.run.patches:
+        return "hsops deploy --revert && hsops launch --replace --wait-healthy tells whether a patch is to blame"
+    return "look at what changed in the model's forward since the last good run, then hsops launch --replace"
+
+
+def _tools(ev: Evidence) -> str:
+    lacking = [tool for tool, probe in (("py-spy", "stacks"), ("strace", "strace")) if ev.blind(probe)]
+    return f"install {' and '.join(lacking)} on the host and run hsops diagnose again" if lacking else ""
+
+
+def _names(ranks: list[int]) -> str:
+    return ", ".join(f"TP{rank}" for rank in ranks) or "the ranks"

@@ -1,0 +1,31 @@
+"""How far a start is, and how long it may be silent."""
+
+from __future__ import annotations
+
+from hsops.core.baseline import compare
+from hsops.diagnose.evidence import Evidence
+
+FLOOR_S = 20.0  # no silence shorter than this is a hang, however fast good runs are
+UNKNOWN_FLOOR_S = 60.0  # the same without good runs to compare with
+
+
+def patience(ev: Evidence) -> float:
+    """Seconds of silence after which slow is out of the question: twice what good runs took for this step."""
+    if not ev.baseline or not ev.log:
+        return UNKNOWN_FLOOR_S
+    known, upcoming = compare(ev.baseline, ev.log.summary), ev.log.summary.next
+    usual = known.usual_s if known else None
+    if usual is None and upcoming:  # the last milestone is one that no good run had
+        usual = ev.baseline.step_s(upcoming.id)
+    return UNKNOWN_FLOOR_S if usual is None else max(FLOOR_S, 2 * usual)
+
+
+def starting_up(ev: Evidence) -> bool:
+    """Lives and was never ready."""
+    return ev.live and ev.alive and not ev.ready
+
+
+def weights_in(ev: Evidence) -> bool:
+    """Every rank said that its weights are read, or that it went on after them."""
+    reached = ev.log.summary.reached if ev.log else {}
+    return len(reached.get("weights", {})) >= ev.tp or len(reached.get("memory-pool", {})) >= ev.tp or "http" in reached

@@ -1,0 +1,197 @@
+"""Diagnosis of real processes that hang, stop, poll, read and die in known ways, through the agent."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hsops.agent import procs
+from hsops.agent.probe_tools import state, tracer
+from hsops.core.runs import Run, parse_run
+from hsops.diagnose import Verdict, judge
+from hsops.diagnose.live import probe
+from hsops.diagnose.reading import from_probe
+from hsops.remote import runs
+from hsops.remote.agent import Agent
+from hsops.remote.local import LocalHost
+
+VICTIM = Path(__file__).parent.parent / "victims" / "server.py"
+STEPS = (
+    "Init torch distributed begin.",
+    "Init torch distributed ends. elapsed=0.51 s, mem usage=0.02 GB",
+    "Load weight begin. avail mem=18.33 GB",
+    "Load weight end. elapsed=0.10 s, type=DeepseekV3ForCausalLM, dtype=torch.bfloat16, avail mem=18.33 GB",
+    "Memory pool end. avail mem=18.33 GB",
+)
+READY = """[2026-11-29 17:41:44] INFO:     Started server process [31421]
+[2026-11-29 17:41:44] INFO:     Uvicorn running on http://127.0.0.1:31020 (Press CTRL+C to quit)
+[2026-11-29 17:41:46] The server is fired up and ready to roll!
+"""
+UPTO = {"begun": 3, "loaded": 4, "pool": 5, "ready": 5}
+
+Start = Callable[..., tuple[Run, Callable[[], dict[str, Any]]]]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """A function that starts a victim as a run and gives it with a function that probes it; all are ended."""
+    agent = Agent(LocalHost("here"), python=sys.executable, state_dir=str(tmp_path / "state"))
+
+    def begin(*ranks: str, log: str, health: int = 0) -> tuple[Run, Callable[[], dict[str, Any]]]:
+        text = tmp_path / "text"
+        text.write_text(lines(len(ranks), UPTO[log]) + (READY if log == "ready" else ""))
+        words = ["{python}", str(VICTIM), str(text), "{port}", str(health), *ranks]
+        raw = agent.call("run-start", **ARGUMENTS, tp=len(ranks), argv=words)["run"]
+        run = parse_run(raw)
+        wait(lambda: time.time() - Path(run.log).stat().st_mtime > 60 and settled(run, ranks))
+        return run, lambda: probe(agent, current(agent, run))
+
+    yield begin
+    for run in runs.list_runs(agent):
+        runs.stop_run(agent, run.id, grace=0.0)
+
+
+ARGUMENTS: dict[str, Any] = {
+    "server": "victim", "model": "none", "port": 0, "host": "127.0.0.1", "env": {}, "spec_hash": "s", "dump_dir": "",
+    "patches": {}, "needs": [],
+}  # fmt: skip
+
+
+def lines(tp: int, steps: int) -> str:
+    """The log of a start up to a step, as SGLang writes it."""
+    tags = [f" TP{rank}" for rank in range(tp)] if tp > 1 else [""]
+    return "".join(f"[2026-11-29 17:41:4{i}{tag}] {step}\n" for i, step in enumerate(STEPS[:steps]) for tag in tags)
+
+
+def current(agent: Agent, run: Run) -> Run:
+    """The run as its record says now."""
+    return next(found for found in runs.list_runs(agent) if found.id == run.id)
+
+
+def settled(run: Run, ranks: tuple[str, ...]) -> bool:
+    """Every rank is there, and one that stops itself or dies has done so."""
+    tree = [p for p in procs.tree(run.pid) if p.comm == "sglang::schedul"]
+    living = {procs.role(procs.title(p.pid)): p.state for p in tree if not p.zombie}
+    wanted = {f"TP{i}": word for i, word in enumerate(ranks) if word != "kill"}
+    stopped = all(living.get(rank) == "T" for rank, word in wanted.items() if word == "stop")
+    return len(tree) == len(ranks) and set(living) == set(wanted) and stopped
+
+
+def wait(happened: Callable[[], bool], seconds: float = 20.0) -> None:
+    """Until it has happened."""
+    until = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < until
+        with contextlib.suppress(OSError):
+            time.sleep(0.02)
+
+
+def verdict(raw: dict[str, Any], run: Run) -> Verdict:
+    return judge(from_probe(raw, host="here", run=run))
+
+
+def ranks_of(raw: dict[str, Any]) -> list[dict[str, Any]]:
+    return [p for p in raw["processes"] if p["role"] == "scheduler"]
+
+
+def test_a_busy_wait_is_named(start: Start) -> None:
+    """Two ranks that spin after their weights and write to an eventfd are the seeds' hang; nobody is left stopped."""
+    run, look = start("spin", "spin", log="loaded")
+
+    raw = look()
+
+    found = verdict(raw, run)
+    assert found.name == "warmup-deadlock-busy-wait", found
+    assert found.exit_code == 7
+    for rank in ranks_of(raw):
+        assert rank["strace"]["eventfd_writes"] > 0
+        assert rank["strace"]["calls"] / rank["strace"]["seconds"] < 300
+        assert rank["strace"]["detached"]
+        assert (tracer(rank["pid"]), state(rank["pid"])) in [(0, "R"), (0, "S")]
+
+
+def test_an_idle_poll_is_not_a_hang(start: Start) -> None:
+    """A rank that asks the kernel all the time looks as busy; with a port that says 503 it is still no busy wait."""
+    run, look = start("poll", log="pool", health=503)
+
+    raw = look()
+
+    found = verdict(raw, run)
+    assert ranks_of(raw)[0]["strace"]["calls"] > 1000
+    assert not found.hung, found
+
+
+def test_a_healthy_server_is_not_traced(start: Start) -> None:
+    """Where /health says 200 the verdict is healthy, and strace stays away."""
+    run, look = start("poll", "poll", log="ready", health=200)
+
+    raw = look()
+
+    assert verdict(raw, run).name == "healthy"
+    assert {"probe": "strace", "why": "not-needed"} in [
+        {"probe": c["probe"], "why": c["why"]} for c in raw["could_not"]
+    ]
+    assert all("strace" not in rank for rank in ranks_of(raw))
+
+
+def test_a_stopped_rank_is_named_and_stays_as_it_is(start: Start) -> None:
+    """SIGSTOP is seen, the rank is named, not traced, and not continued by looking."""
+    run, look = start("sleep", "stop", log="pool")
+
+    raw = look()
+
+    found = verdict(raw, run)
+    assert (found.name, found.rank) == ("rank-stopped", 1), found
+    stopped = next(p for p in ranks_of(raw) if p["rank"] == 1)
+    assert state(stopped["pid"]) == "T"
+    assert "strace" not in stopped
+
+
+def test_a_slow_load_is_not_a_hang(start: Start, tmp_path: Path) -> None:
+    """Ten minutes without a line, but bytes come from the disk: loading."""
+    weights = tmp_path / "weights"
+    weights.write_bytes(bytes(1 << 22))
+    run, look = start(f"read={weights}", f"read={weights}", log="begun")
+
+    raw = look()
+
+    found = verdict(raw, run)
+    assert found.name == "loading", found
+    assert found.exit_code == 0
+
+
+def test_a_dead_rank_is_found_although_the_launcher_waits(start: Start) -> None:
+    """A rank that was killed and not collected is named with its signal; the launcher knows nothing of it."""
+    run, look = start("sleep", "kill", log="begun")
+
+    raw = look()
+
+    found = verdict(raw, run)
+    assert (found.name, found.rank, found.confidence) == ("rank-killed", 1, "high"), found
+
+
+def test_eight_ranks_in_five_seconds(start: Start) -> None:
+    """The whole look at eight spinning ranks stays within its budget, on a machine that they keep busy."""
+    run, look = start(*["spin"] * 8, log="loaded")
+
+    raw = look()
+
+    assert raw["took_s"] <= 5.5
+    assert len(ranks_of(raw)) == 8
+    assert verdict(raw, run).name == "warmup-deadlock-busy-wait"
+
+
+def test_output_that_goes_elsewhere_is_told(start: Start) -> None:
+    """Standard output and error of every process are compared with the log."""
+    run, look = start("sleep", log="begun")
+
+    raw = look()
+
+    assert {p["files"]["1"] for p in raw["processes"]} == {run.log}
+    assert any(f.source == "files" and "nothing is hidden" in f.text for f in verdict(raw, run).evidence)
