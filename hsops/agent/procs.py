@@ -151,8 +151,9 @@ def marks(pid: int) -> "list[str]":
 
 
 def carries(pid: int, run: str) -> bool:
-    """The process shows the run's mark; a rank that has retitled itself does not (see ``Snapshot.shows``)."""
-    return run in marks(pid)
+    """The process shows the run's mark, or writes to its log (``Snapshot.shows`` for many at once)."""
+    outputs = (_link(f"/proc/{pid}/fd/1"), _link(f"/proc/{pid}/fd/2"))
+    return run in marks(pid) or any(path.endswith(f"/runs/{run}/server.log") for path in outputs)
 
 
 def read_bytes(pid: int) -> int:

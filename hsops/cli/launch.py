@@ -91,14 +91,15 @@ def _start(session: Session, agent: Agent, plan: Plan, wish: Wish) -> tuple[Star
     from hsops.core.events import Note
     from hsops.launch.health import is_healthy
     from hsops.launch.start import ensure
-    from hsops.remote.runs import current_run
+    from hsops.remote.runs import list_runs
 
-    there = current_run(agent, plan.server)
+    known = list_runs(agent, plan.server)
+    there = next((found for found in known if found.alive), None)
     healthy = False
     if there and there.spec_hash == plan.spec_hash:
         with agent.host.tunnel(there.port) as port:
             healthy = not there.capture_fault and is_healthy(port, plan.api_key)
-    started = ensure(agent, plan, replace=wish.replace, healthy=healthy, emit=session.console.emit)
+    started = ensure(agent, plan, known, replace=wish.replace, healthy=healthy, emit=session.console.emit)
     if started.fresh:
         for note in plan.notes:
             session.console.emit(Note(note, plan.host))

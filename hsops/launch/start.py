@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from hsops.core.deadline import QUICK
-from hsops.core.errors import AgentError, HsopsError
+from hsops.core.errors import AgentError, HsopsError, UnhealthyError
 from hsops.core.events import Emit, Note
 from hsops.core.inventory import HsDumpPatch, ServerSpec
 from hsops.core.runs import Run, parse_run
 from hsops.launch.plan import Deployed, Plan
 from hsops.remote.agent import Agent
-from hsops.remote.runs import list_runs, stop_run
+from hsops.remote.runs import stop_run
 
 _FIXES = {
     "no-sglang": "set hosts.<name>.python in inventory.yaml to the interpreter that has SGLang; check: hsops doctor",
@@ -49,17 +49,17 @@ def inspect(agent: Agent, server: ServerSpec, patches: Sequence[HsDumpPatch]) ->
     return Deployed(str(found["sglang"]["version"] or ""), identities)
 
 
-def ensure(agent: Agent, plan: Plan, *, replace: bool, healthy: bool, emit: Emit) -> Started:
+def ensure(agent: Agent, plan: Plan, known: Sequence[Run], *, replace: bool, healthy: bool, emit: Emit) -> Started:
     """Start ``plan`` unless it runs already.
 
     Args:
+        known: the server's runs, newest first.
         replace: stop a run of the server that is another, or is not healthy, and start anew.
-        healthy: whether a run that is there answers; only asked for with ``replace``.
+        healthy: whether the run that is there answers.
 
     Raises:
         HsopsError: another run of this server is there, or the host refused.
     """
-    known = list_runs(agent, plan.server)
     there = next((run for run in known if run.alive), None)
     if there and there.spec_hash == plan.spec_hash and (healthy or not replace):
         return Started(there, fresh=False)
@@ -70,16 +70,28 @@ def ensure(agent: Agent, plan: Plan, *, replace: bool, healthy: bool, emit: Emit
             why="starting a second one would take its port and its GPUs",
             fix="hsops launch --replace stops it first; see both: hsops status --json, hsops launch --check",
         )
-    if there:
-        emit(Note(f"stopping run {there.id} first", plan.host))
-        stop_run(agent, there.id)
-    elif known and known[0].left:
-        emit(Note(f"ending {len(known[0].left)} processes that run {known[0].id} left behind", plan.host))
-        stop_run(agent, known[0].id, grace=0.0)
+    for run in known:
+        if run.alive or run.left:
+            _clear(agent, run, plan.host, emit)
     try:
         return Started(parse_run(agent.call("run-start", deadline=QUICK, **plan.request())["run"]), fresh=True)
     except AgentError as error:
         raise _refused(error, plan) from error
+
+
+def _clear(agent: Agent, run: Run, host: str, emit: Emit) -> None:
+    """End a run that is in the way; what outlived an earlier server holds its GPUs and ports."""
+    what = f"stopping run {run.id}" if run.alive else f"ending {len(run.left)} processes that run {run.id} left behind"
+    emit(Note(f"{what} first", host))
+    stopped = stop_run(agent, run.id, grace=10.0 if run.alive else 0.0)
+    if stopped.left:
+        pids = ", ".join(str(one["pid"]) for one in stopped.left)
+        raise UnhealthyError(
+            f"run {run.id} cannot be ended: {pids} outlived SIGKILL",
+            host=host,
+            why="a process in an uninterruptible sleep waits for the kernel, mostly for a GPU's driver",
+            fix=f"ps -o pid,stat,wchan:32,cmd -p {pids.replace(' ', '')} shows where; it may need a reset",
+        )
 
 
 def _refused(error: AgentError, plan: Plan) -> HsopsError:
