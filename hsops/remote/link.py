@@ -32,6 +32,7 @@ class Pulse:
 
 
 T = TypeVar("T")
+_REFUSED = 2.0  # seconds
 logging.getLogger("paramiko").addHandler(logging.NullHandler())  # else its threads print tracebacks on stderr
 
 
@@ -85,8 +86,7 @@ class Link:
 
     def session(self, connect: float) -> paramiko.Channel:
         """A new session channel."""
-        create: Callable[[], paramiko.Channel] = self._connection.create_session
-        return self._in_time(connect, create)
+        return self._in_time(connect, self._create_session)
 
     def start(self, channel: paramiko.Channel, line: str, connect: float) -> None:
         """Start a command line in a session."""
@@ -150,6 +150,19 @@ class Link:
         transport = paramiko.Transport(sock, **options)
         prefer_known(transport, self.target)
         return transport
+
+    def _create_session(self) -> paramiko.Channel:
+        """sshd counts a session for a moment after its end, so a refusal is believed only after a while."""
+        until = time.monotonic() + _REFUSED
+        while True:
+            try:
+                channel: paramiko.Channel = self._connection.create_session()
+            except paramiko.ChannelException:  # noqa: PERF203 - a retry is a loop around a try
+                if time.monotonic() > until:
+                    raise
+                self._closed.wait(0.05)
+            else:
+                return channel
 
     def _in_time(self, connect: float, work: Callable[[], T]) -> T:
         try:

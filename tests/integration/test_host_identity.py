@@ -214,3 +214,13 @@ def test_without_openssh_the_error_names_the_package(sshd_host: HostSpec, monkey
         connect(sshd_host).run(TRUE)
 
     assert caught.value.fix == "apt-get install openssh-client"
+
+
+def test_a_host_with_no_session_left_says_so(new_server: ServerFactory) -> None:
+    """``MaxSessions`` of its sshd; the connection itself stays good."""
+    host = connect(new_server("narrow", extra=("MaxSessions 1",)).spec)
+    with host.stream(Command(("sleep", "600"))), pytest.raises(UnreachableError, match="refused another session"):
+        host.run(TRUE)
+
+    assert host.run(TRUE).exit == 0
+    host.close()
