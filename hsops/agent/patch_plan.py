@@ -70,7 +70,7 @@ def applying(edits: list[Edit], store: Store) -> tuple[list[dict[str, Any]], lis
     for path in sorted(held.keys() - {edit.path for edit in edits}):  # the new version has no such file
         if not held[path]["cache"] and _is_applied(held[path], store.site):
             changes += [_change(path, held[path]["original"], store), *_without_caches(path, store)]
-    return changes, entries, folders
+    return changes, entries, folders + [f for f in _adopted(entries, store.site) if f not in folders]
 
 
 def reverting(record: dict[str, Any], judged: dict[str, Any], store: Store) -> list[dict[str, Any]]:
@@ -121,6 +121,13 @@ def _entry_state(entry: dict[str, Any], site: Site) -> str:
         if digest == (state and state["sha256"]):
             return name
     return "missing" if digest is None else "edited"
+
+
+def _adopted(entries: list[dict[str, Any]], site: Site) -> list[str]:
+    """Folders that lie there already and hold nothing but what a revert takes away: the patch's own, record or not."""
+    gone = {entry["path"] for entry in entries if entry["original"] is None}
+    folders = sorted({path.rpartition("/")[0] for path in gone} - {""})
+    return [folder for folder in folders if (held := site.match(f"{folder}/*")) and gone.issuperset(held)]
 
 
 def _is_applied(entry: dict[str, Any] | None, site: Site) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -83,6 +84,14 @@ def practice(folder: Path, *, sglang: str, tp: int) -> Iterator[Practice]:
 def hsops(*words: str, cwd: Path, timeout: float = 2 * MINUTES) -> subprocess.CompletedProcess[str]:
     """The program itself."""
     command = [sys.executable, "-m", "hsops", *words]
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     return subprocess.run(
-        command, cwd=cwd, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=timeout, check=False
+        command,
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=timeout,
+        check=False,
+        env=env,
     )

@@ -96,6 +96,10 @@ def test_fetched_states_equal_the_reference(
         lab.do("extract", str(write_prompts(tmp_path / "batch.jsonl", "batch")), "--concurrency", "12")
         lab.do("fetch", "--to", str(tmp_path / "hs"))
 
+        lab.change("patches", "hs-dump", boundaries=[2])
+        (warning,) = lab.do("deploy", "--check")["patches"][0]["warnings"]
+        assert "still runs with hs-dump" in warning
+
         error = hold(tmp_path / "hs", truth)
         for path in (tmp_path / "hs").glob("*.safetensors"):
             assert load_file(path)["token_ids"].tolist() == prompts()[path.stem.split(".")[1]]

@@ -7,6 +7,7 @@ import signal
 import stat
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,21 @@ def test_a_newer_version_replaces_the_older_and_reverts_to_the_original(site: Si
 
     assert "payload/only2.py" in names and "payload/only1.py" not in names
     assert listing(site) == before
+
+
+def test_what_lies_there_without_a_record_is_taken_away_whole(site: Site, state_dir: str, tmp_path: Path) -> None:
+    """Adopted by a second apply that knows it: the folder goes too, unless something else lies in it."""
+    before = contents(site)
+    apply(site, state_dir, edits(site), "a")
+    lost = str(tmp_path / "another state dir")
+    adopting = [replace(e, original=None) if e.path != MODEL else e for e in edits(site)]
+    adopting = [replace(e, original=before[MODEL][1]) if e.path == MODEL else e for e in adopting]
+
+    apply(site, lost, adopting, "b")
+    revert(site, lost)
+
+    assert set(contents(site)) == set(before) - {CACHE}
+    assert site.read(MODEL) == before[MODEL][1]
 
 
 def test_applying_the_same_again_changes_nothing(site: Site, state_dir: str) -> None:
