@@ -56,7 +56,7 @@ class RunDir:
             "started": state.get("started", spec.get("created", 0.0)),
             "phase": state["phase"],
             "exit": state.get("exit"),
-            "ranks": state.get("ranks", {}),
+            "ranks": dict(sorted(state.get("ranks", {}).items(), key=lambda pair: (len(pair[0]), pair[0]))),
             "helpers": state.get("helpers", {}),
             "rank_pids": state.get("rank_pids", {}),
             "hellos": self.hellos(spec.get("dump_dir", "")),
