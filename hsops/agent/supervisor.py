@@ -19,6 +19,7 @@ from hsops.agent.rundir import RunDir
 
 _PR_SET_CHILD_SUBREAPER = 36
 _LOOK_S = 0.25  # how often new ranks are looked for: one shows its title some seconds after it starts
+_CALM_S = 2.0  # when all have been seen: ends wake it anyway
 
 
 def main(params: "dict[str, Any]") -> None:
@@ -112,8 +113,9 @@ class Supervisor:
 
     def watch(self) -> None:
         """Until there is no child left."""
+        expected = int(self.run.read("spec.json").get("tp", 1))
         while self._reap():
-            for key, _ in self._selector.select(_LOOK_S):
+            for key, _ in self._selector.select(_LOOK_S if len(self.state["ranks"]) < expected else _CALM_S):
                 if key.fd == self._wake:
                     with contextlib.suppress(BlockingIOError):
                         os.read(self._wake, 4096)
