@@ -47,6 +47,11 @@ def evidence(case: dict[str, Any]) -> Evidence:
     )
 
 
+def raw(case: dict[str, Any]) -> dict[str, Any]:
+    """What the agent would have sent for a live case."""
+    return _raw(case["live"], case.get("log", ""))
+
+
 def _raw(live: dict[str, Any], log: str) -> dict[str, Any]:
     found: dict[str, Any] = {"time": NOW, "local": "", "took_s": 2.0, **live}
     found["processes"] = [

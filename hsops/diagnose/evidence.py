@@ -103,6 +103,7 @@ class Evidence:
         run: the run's record; None for a server that hsops did not start, or a log alone.
         tp: ranks to expect.
         oom: what the kernel's log says of processes that the OOM killer ended.
+        xid: what it says of GPU faults.
         oom_kills: how often it struck since boot; None when unknown.
         free, writable: of the dump folder; None when there is none.
         took_s: how long the probes took.
@@ -117,6 +118,7 @@ class Evidence:
     port: Port | None = None
     gpus: tuple[Gpu, ...] = ()
     oom: tuple[str, ...] = ()
+    xid: tuple[str, ...] = ()
     oom_kills: int | None = None
     dumps: str = ""
     free: int | None = None

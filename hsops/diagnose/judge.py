@@ -16,6 +16,7 @@ RULES: tuple[Rule, ...] = (
     rules_ended.nothing_runs,
     rules_ended.stopped,
     rules_log.named_cause,
+    rules_log.gpu_fault,
     rules_serving.port_taken,
     # who is gone
     rules_ended.rank_died,

@@ -38,6 +38,7 @@ def from_probe(
         port=_port(raw["port"]) if raw.get("port") else None,
         gpus=tuple(_gpu(g) for g in raw.get("gpus") or ()),
         oom=tuple(kernel.get("oom", ())),
+        xid=tuple(kernel.get("xid", ())),
         oom_kills=memory.get("oom_kills"),
         dumps=dumps.get("path", ""),
         free=dumps.get("free"),

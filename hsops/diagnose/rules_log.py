@@ -33,6 +33,26 @@ def named_cause(ev: Evidence) -> Verdict | None:
     return None
 
 
+def gpu_fault(ev: Evidence) -> Verdict | None:
+    """The kernel's log names a GPU fault, and the server does not answer."""
+    if ev.healthy or not ev.xid:
+        return None
+    line = ev.xid[-1]
+    found = next(
+        (row for row in SIGNATURES if row.name.startswith(("gpu-", "xid-")) and row.pattern.search(line)), None
+    )
+    if found is None:
+        return None
+    return Verdict(
+        found.name,
+        "medium",
+        cite.cut(f"{meaning(found.name)}: {line}"),
+        (Finding("kernel", cite.cut(line)), *cite.everything(ev)),
+        remedy=found.remedy,
+        next_probe="nvidia-smi on the host; is the line as young as the trouble?",
+    )
+
+
 def peer_died(ev: Evidence) -> Verdict | None:
     """Ranks complain of a peer that went away, and no rank says why: the one that is silent is the suspect."""
     if not ev.log or ev.healthy or not ECHO.search(ev.log.text):
@@ -93,7 +113,8 @@ def exception(ev: Evidence) -> LogError | None:
 
 def _general(ev: Evidence) -> tuple[Signature, ...]:
     """What says only that something died; an exception that is no echo first."""
-    return (*((DIED,) if exception(ev) else ()), WARMUP_FAILED, NAN)
+    own = exception(ev) or (ev.log and not ECHO.search(ev.log.text))
+    return (*((DIED,) if own else ()), WARMUP_FAILED, NAN)
 
 
 def _hit(ev: Evidence, row: Signature) -> re.Match[str] | None:

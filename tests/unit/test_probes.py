@@ -1,0 +1,151 @@
+"""What probes make of the output of tools and of /proc, without any."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from hsops.agent import probe_census, probe_host, probe_stacks, probe_strace, probe_tools
+from hsops.agent.procs import Proc
+
+STRACE = r"""strace: Process 4121 attached
+write(14<anon_inode:[eventfd]>, "\1\0\0\0\0\0\0\0", 8) = 8
+read(14<anon_inode:[eventfd]>, "\1\0\0\0\0\0\0\0", 8) = 8
+write(14<anon_inode:[eventfd]>, "\1\0\0\0\0\0\0\0", 8) = 8
+write(2</var/log/server.log>, "[2026-11"..., 120) = 120
+poll([{fd=9, events=POLLIN}], 1, 0) = 0 (Timeout)
+futex(0x7f, FUTEX_WAIT_BITSET_PRIVATE, 0, NULL, FUTEX_BITSET_MATCH_ANY <unfinished ...>
+sendto(30<socket:[81234]>, "\1", 1, MSG_NOSIGNAL, NULL, 0) = 1
+restart_syscall(<... resuming interrupted read ...>strace: Process 4121 detached
+ <detached ...>
+"""
+
+
+def test_strace_is_counted_by_call_and_kind_of_file() -> None:
+    """Each line counts once, under its call and what its first argument is."""
+    counts = probe_strace.parse(STRACE)
+
+    assert counts == Counter(
+        {
+            ("write", "eventfd"): 2,
+            ("read", "eventfd"): 1,
+            ("write", "/var/log/server.log"): 1,
+            ("poll", ""): 1,
+            ("futex", ""): 1,
+            ("sendto", "socket"): 1,
+            ("restart_syscall", ""): 1,
+        }
+    )
+
+
+def test_small_writes_to_an_eventfd_are_told_apart() -> None:
+    """Only writes of up to 8 bytes to an eventfd count, not those to a log."""
+    assert probe_strace.eventfd_writes(STRACE) == 2
+
+
+@pytest.mark.parametrize(
+    "target,kind",
+    [
+        ("anon_inode:[eventfd]", "eventfd"),
+        ("anon_inode:[eventpoll]", "eventpoll"),
+        ("socket:[123]", "socket"),
+        ("pipe:[9]", "pipe"),
+        ("TCP:[127.0.0.1:80->127.0.0.1:9]", "TCP"),
+        ("/dev/shm/x", "/dev/shm/x"),
+        ("", ""),
+    ],
+)
+def test_kind_of_file(target: str, kind: str) -> None:
+    """strace -y names files; numbers in them say nothing."""
+    assert probe_strace.kind_of(target) == kind
+
+
+def test_the_main_thread_comes_first() -> None:
+    """py-spy lists threads in any order; the main one and up to three active ones are kept."""
+    raw = [
+        {"os_thread_id": 8, "thread_name": "x", "active": False, "owns_gil": False, "frames": []},
+        {"os_thread_id": 9, "thread_name": "forward", "active": True, "owns_gil": False, "frames": []},
+        {
+            "os_thread_id": 7,
+            "thread_name": "MainThread",
+            "active": False,
+            "owns_gil": False,
+            "frames": [{"name": "f", "filename": "/opt/venv/lib/python3.11/site-packages/sglang/srt/a.py", "line": 3}],
+        },
+    ]
+
+    found = probe_stacks.threads(raw, pid=7)
+
+    assert [thread["name"] for thread in found] == ["MainThread", "forward"]
+    assert found[0]["frames"] == [["f", "sglang/srt/a.py", 3]]
+
+
+@pytest.mark.parametrize(
+    "path,short",
+    [
+        ("/v/lib/python3.11/site-packages/torch/a/b.py", "torch/a/b.py"),
+        ("/sgl-workspace/sglang/python/sglang/srt/x.py", "sglang/srt/x.py"),
+        ("/root/.pyenv/versions/3.11.7/lib/python3.11/threading.py", "python3.11/threading.py"),
+        ("<string>", "<string>"),
+    ],
+)
+def test_files_are_named_below_their_import_root(path: str, short: str) -> None:
+    """Also where SGLang is an editable checkout."""
+    assert probe_stacks.shorten(path) == short
+
+
+def test_a_refusal_of_the_kernel_is_recognised() -> None:
+    """Tools have no code for it, only words."""
+    assert probe_tools.denied(["Permission Denied: Try running again with elevated permissions"])
+    assert probe_tools.denied(["strace: attach: ptrace(PTRACE_SEIZE, 10676): Operation not permitted"])
+    assert not probe_tools.denied(["Error: Failed to get stack traces"])
+
+
+def test_a_gpu_line_with_gaps() -> None:
+    """What nvidia-smi does not know is left out."""
+    assert probe_host.parse_gpu("3, 100, 3527, 97887, 140.21, [N/A]") == {
+        "index": 3,
+        "util": 100,
+        "memory": 3527,
+        "memory_total": 97887,
+        "power": 140.21,
+    }
+
+
+def process(comm: str, *, pid: int = 9, state: str = "S", status: int = 0) -> Proc:
+    return Proc(pid, 1, 0, state, comm, 1, 0, 0, 0, 0, status)
+
+
+@pytest.mark.parametrize(
+    "comm,argv,role,rank",
+    [
+        ("sglang::schedul", ["sglang::scheduler_TP3"], "scheduler", 3),
+        ("sglang::schedul", ["sglang::scheduler_DP1_TP0"], "scheduler", 0),
+        ("sglang::schedul", ["sglang::scheduler"], "scheduler", 0),
+        ("sglang::detoken", ["sglang::detokenizer"], "detokenizer", None),
+        ("sglang::schedul", [], "scheduler", None),
+        ("python", ["python", "-c", "from multiprocessing.spawn import spawn_main; spawn_main(3)"], "child", None),
+        (
+            "python",
+            ["python", "-B", "-c", "from multiprocessing.resource_tracker import main"],
+            "resource-tracker",
+            None,
+        ),
+        ("cicc", ["/usr/local/cuda/nvvm/bin/cicc", "--c++17"], "compiler", None),
+        ("python3", ["python3", "/v/torch/_inductor/compile_worker/__main__.py"], "compile-worker", None),
+        ("python", ["python", "-I", "/s/agent/0a.pyz", "run-exec"], "supervisor", None),
+        ("bash", ["bash"], "other", None),
+    ],
+)
+def test_what_a_process_is(comm: str, argv: list[str], role: str, rank: int | None) -> None:
+    """By SGLang's title; a dead one by its name; a child without a title by how it was started."""
+    assert probe_census.identify(process(comm), argv, root=1) == (role, rank)
+
+
+def test_a_dead_process_tells_how_it_ended() -> None:
+    """The status of a zombie is in /proc until its parent asks for it."""
+    killed = probe_census.describe(process("sglang::schedul", state="Z", status=9), boot=0.0, root=1)
+    failed = probe_census.describe(process("sglang::schedul", state="Z", status=256), boot=0.0, root=1)
+
+    assert (killed["ended"], failed["ended"]) == ("SIGKILL", "exit 1")
