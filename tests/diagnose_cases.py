@@ -53,7 +53,7 @@ def raw(case: dict[str, Any]) -> dict[str, Any]:
 
 
 def _raw(live: dict[str, Any], log: str) -> dict[str, Any]:
-    found: dict[str, Any] = {"time": NOW, "local": "", "took_s": 2.0, **live}
+    found: dict[str, Any] = {"time": NOW, "took_s": 2.0, **live}
     found["processes"] = [
         _process(one, 1000 + i) for i, short in enumerate(live.get("processes", ())) for one in _many(short)
     ]

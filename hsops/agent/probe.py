@@ -70,7 +70,6 @@ class Probe:
             log["size_after"] = probe_files.size(log["path"])
         return {
             "time": time.time(),
-            "local": time.strftime("%Y-%m-%d %H:%M:%S"),
             "root": is_root(),
             "processes": self.processes,
             "log": log or None,

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 def diagnose(
     ctx: typer.Context,
-    server: Annotated[str, typer.Argument(metavar="[SERVER]", help="Which server [the default].")] = "",
+    server: Annotated[str, typer.Argument(metavar="SERVER", help="Which server; without it the default one.")] = "",
     *,
-    run_id: Annotated[str, typer.Option("--run", metavar="ID", help="A run of it [the one that lives].")] = "",
+    run_id: Annotated[str, typer.Option("--run", metavar="ID", help="A run of it; else the live or newest one.")] = "",
     log: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Judge by a log here; no host, no inventory.")
     ] = None,

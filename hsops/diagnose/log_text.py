@@ -16,6 +16,7 @@ _NOISE = re.compile(
 _HARMLESS = re.compile(r"server_args=|Ignore import error|UserWarning|FutureWarning|DeprecationWarning")
 _NEWS = 5
 _LONGEST = 4000
+_QUARTER = 900
 
 
 def read_log(
@@ -24,7 +25,8 @@ def read_log(
     *,
     tp: int | None = None,
     lines: int | None = None,
-    local: str = "",
+    now: float | None = None,
+    started: float | None = None,
     changed: float | None = None,
     grew: int = 0,
 ) -> Log:
@@ -33,7 +35,7 @@ def read_log(
     Args:
         data: its bytes; of a very long one, its beginning and its end.
         lines: of the whole file, where ``data`` is not all of it.
-        local: the host's wall clock, ``2026-11-29 17:41:23``, in the time zone that stamps the log.
+        now, started: the host's clock at the look and at the server's start, seconds since the epoch.
         changed: seconds since the file was written to last.
         grew: bytes that were added while the probes ran.
     """
@@ -47,7 +49,7 @@ def read_log(
         summary=summary,
         text="\n".join(row[:_LONGEST] for row in rows if not _HARMLESS.search(row)),
         lines=summary.lines if lines is None else lines,
-        silent_s=_silence(rows, news_at, _seconds(local), changed),
+        silent_s=_silence(rows, (news_at, noise_at), _clock(summary, now, started), changed),
         waited_s=max(0.0, noise_at - news_at) if noise_at and news_at else 0.0,
         news=tuple(row for row in rows if not is_noise(row))[-_NEWS:],
         grew=grew,
@@ -82,12 +84,25 @@ def _moments(rows: list[str], summary: LogSummary) -> tuple[float | None, float 
     return (max(moments) if moments else None), noise
 
 
-def _silence(rows: list[str], news_at: float | None, now: float | None, changed: float | None) -> float | None:
-    if changed is not None and rows and not is_noise(rows[-1]):
+def _silence(
+    rows: list[str], moments: tuple[float | None, float | None], now: float | None, changed: float | None
+) -> float | None:
+    news_at, noise_at = moments
+    if changed is None or not rows or not is_noise(rows[-1]):
         return changed  # the last line is news: the file's own time is exact, and unstamped lines count
-    if news_at is not None and now is not None:
-        return max(0.0, now - news_at)
-    return changed
+    if news_at is not None and noise_at is not None:
+        return max(0.0, noise_at - news_at) + changed
+    return max(0.0, now - news_at) if news_at is not None and now is not None else changed
+
+
+def _clock(summary: LogSummary, now: float | None, started: float | None) -> float | None:
+    """``now`` by the clock that stamps the log, whose time zone the server's environment may set.
+
+    Its first stamp comes within minutes of the start; zones differ by quarters of an hour.
+    """
+    if now is None or started is None or summary.first_time is None:
+        return None
+    return now + round((summary.first_time - started) / _QUARTER) * _QUARTER
 
 
 def _seconds(stamp: str) -> float | None:

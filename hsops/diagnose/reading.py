@@ -73,7 +73,8 @@ def _log(raw: Raw, tp: int | None) -> Log | None:
         head + tail,
         tp=tp,
         lines=found.get("lines"),
-        local=raw.get("local", ""),
+        now=raw.get("time"),
+        started=next((p.get("started") for p in raw.get("processes", ()) if p["role"] == "launcher"), None),
         changed=found.get("changed"),
         grew=grew,
     )

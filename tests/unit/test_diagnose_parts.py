@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime, timezone
 
 import pytest
 
@@ -18,8 +19,8 @@ PROBED = b'[2026-11-29 17:45:00] INFO:     127.0.0.1:50510 - "GET /health HTTP/1
 
 
 def test_silence_is_counted_from_the_last_news() -> None:
-    """Answers to health probes are no news: with them the log's own stamps count, by the host's clock."""
-    log = read_log("x", NEWS + PROBED, local="2026-11-29 17:46:00", changed=0.3)
+    """Answers to health probes are no news: the log's own stamps tell how long before the last of them it spoke."""
+    log = read_log("x", NEWS + PROBED, changed=60)
 
     assert log.silent_s == 120
     assert log.waited_s == 60
@@ -28,7 +29,7 @@ def test_silence_is_counted_from_the_last_news() -> None:
 
 def test_silence_without_probes_is_the_files_age() -> None:
     """The last line is news: the file's own time is exact, and lines without a stamp count."""
-    log = read_log("x", NEWS + b"/opt/x.py:5: UserWarning: y\n", local="2026-11-29 18:00:00", changed=7.5)
+    log = read_log("x", NEWS + b"/opt/x.py:5: UserWarning: y\n", changed=7.5)
 
     assert log.silent_s == 7.5
 
@@ -37,9 +38,20 @@ def test_the_warmups_own_request_is_news() -> None:
     """A milestone counts as news although it reads like an answer to a probe."""
     asked = b'[2026-11-29 17:44:30] INFO:     127.0.0.1:50508 - "GET /model_info HTTP/1.1" 200 OK\n'
 
-    log = read_log("x", NEWS + asked + PROBED, local="2026-11-29 17:45:30", changed=0.1)
+    log = read_log("x", NEWS + asked + PROBED, changed=30)
 
     assert log.silent_s == 60
+
+
+@pytest.mark.parametrize("zone_h", [-8, 0, 5.5])
+def test_stamps_of_another_time_zone(zone_h: float) -> None:
+    """Probes' answers without a stamp, and a server in another time zone: its first stamp tells the zone."""
+    epoch = datetime(2026, 11, 29, 17, 44, tzinfo=timezone.utc).timestamp() - zone_h * 3600
+    unstamped = b'INFO:     127.0.0.1:50510 - "GET /health HTTP/1.1" 503 Service Unavailable\n'
+
+    log = read_log("x", NEWS + unstamped, now=epoch + 300, started=epoch - 20, changed=0.2)
+
+    assert log.silent_s == 300
 
 
 @pytest.mark.parametrize(

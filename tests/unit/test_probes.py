@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 from collections import Counter
 
 import pytest
 
-from hsops.agent import probe_census, probe_host, probe_stacks, probe_strace, probe_tools
+from hsops.agent import probe_census, probe_host, probe_http, probe_stacks, probe_strace, probe_tools
 from hsops.agent.procs import Proc
 
 STRACE = r"""strace: Process 4121 attached
@@ -149,3 +150,18 @@ def test_a_dead_process_tells_how_it_ended() -> None:
     failed = probe_census.describe(process("sglang::schedul", state="Z", status=256), boot=0.0, root=1)
 
     assert (killed["ended"], failed["ended"]) == ("SIGKILL", "exit 1")
+
+
+@pytest.mark.parametrize(
+    "text,family,address",
+    [
+        ("0100007F", socket.AF_INET, "127.0.0.1"),
+        ("00000000", socket.AF_INET, "0.0.0.0"),
+        ("0500000A", socket.AF_INET, "10.0.0.5"),
+        ("00000000000000000000000001000000", socket.AF_INET6, "::1"),
+        ("00000000000000000000000000000000", socket.AF_INET6, "::"),
+    ],
+)
+def test_addresses_of_the_kernels_tables(text: str, family: int, address: str) -> None:
+    """/proc/net/tcp prints words in the machine's byte order."""
+    assert probe_http.decode(text, family) == address
