@@ -65,7 +65,8 @@ def host_spec(name: str, folder: Path) -> HostSpec:
 
 def run_dir() -> dict[str, str]:
     """The environment for child processes that must find hsops without an installation."""
-    return {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    path = [str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))}
 
 
 def sh(script: str, *args: str) -> Command:

@@ -16,6 +16,9 @@ T = TypeVar("T")
 class Patience:
     """Watches the idle and total deadlines of a call that starts now.
 
+    Until the first output, which is the envelope's mark, ``connect`` is added to ``idle``: OpenSSH's client still has
+    to log in, and a login shell to read its start-up files.
+
     Args:
         host: the host's name, for the error.
         deadline: how long a call may take.
@@ -23,7 +26,8 @@ class Patience:
 
     def __init__(self, host: str, deadline: Deadline) -> None:
         self._host, self._deadline = host, deadline
-        self._started = self._heard = time.monotonic()
+        self._started = time.monotonic()
+        self._heard = self._started + deadline.connect
 
     def heard(self) -> None:
         """Output came."""
