@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from hsops.core.errors import LabError
-from hsops.core.events import Emit
+from hsops.core.events import Emit, Note
 from hsops.lab import cache
 from hsops.lab.layout import python_tag
 from hsops.lab.pip import Pip
@@ -19,6 +19,7 @@ WITH_DEPENDENCIES = LISTS / "requirements.txt"
 WITHOUT = LISTS / "no-deps.txt"  # they ask for a CUDA torch or another transformers, and work with these
 OLDEST, NEWEST = (3, 11), (3, 13)  # the pinned wheels exist for these
 BUILD_DEADLINE_S = 3600.0
+CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 
 
 def key() -> str:
@@ -56,6 +57,7 @@ def ensure(emit: Emit) -> Path:
 def _build(target: Path, emit: Emit) -> None:
     make_venv(target, with_pip=True)
     pip = Pip(target / "bin" / "python", emit, BUILD_DEADLINE_S)
+    _install_cpu_torch(pip)
     lists = {WITH_DEPENDENCIES: (), WITHOUT: ("--no-deps",)}
     for path, options in lists.items():
         pip.run(
@@ -67,6 +69,19 @@ def _build(target: Path, emit: Emit) -> None:
             total=len(pins(path.read_text())),
             what="the lab's package set could not be built",
         )
+
+
+def _install_cpu_torch(pip: Pip) -> None:
+    """torch without CUDA, 200 MB instead of gigabytes, from PyTorch's own index if that answers.
+
+    A mirror may have the CPU build as well; so what cannot be had here is left to the user's index.
+    """
+    torch = next(pin for pin in pins(WITH_DEPENDENCIES.read_text()) if pin.startswith("torch=="))
+    once = ("--no-deps", "--index-url", CPU_INDEX, "--retries", "0", "--timeout", "15")
+    try:
+        pip.run("install", *once, torch, task="packages", total=1, what=f"no {torch} at {CPU_INDEX}")
+    except LabError:
+        pip.emit(Note(f"{CPU_INDEX} does not answer: torch comes from your index, perhaps with CUDA (gigabytes)"))
 
 
 def pins(text: str) -> list[str]:

@@ -13,11 +13,24 @@ if TYPE_CHECKING:
 
 def patches(sglang: tuple[int, ...]) -> Iterator[tuple[str, Patch]]:
     """(module, what to do after its import) for this version of SGLang."""
+    yield "sglang.srt.distributed.device_communicators.pynccl_wrapper", hide_nccl
     yield "sglang.srt.models.deepseek_common.attention_backend_handler", attend_absorbed
     if sglang <= (0, 5, 7):  # where the registry lived
         yield "sglang.srt.models.deepseek_v2", attend_absorbed
     if sglang <= (0, 5, 4):
         yield "sglang.srt.model_executor.model_runner", allow_mla
+
+
+def hide_nccl(module: ModuleType) -> None:
+    """Where torch is the CUDA build, NCCL's library is there, and SGLang would set it up for its CPU ranks too.
+
+    It takes a library that does not load as the sign to go without.
+    """
+
+    def __init__(_library: Any, *_args: Any, **_kwargs: Any) -> None:  # noqa: N807
+        raise OSError("the lab has no GPU, so no NCCL")
+
+    module.NCCLLibrary.__init__ = __init__
 
 
 def attend_absorbed(module: ModuleType) -> None:

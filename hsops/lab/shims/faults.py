@@ -66,17 +66,22 @@ def spin_in_forward(module: ModuleType) -> None:
 
 
 def load_slowly(module: ModuleType) -> None:
-    """Weights arrive at a trickle, read from the disk over and over: slow, not stuck."""
-    iterate = module.safetensors_weights_iterator
+    """Weights arrive at a trickle, read from the disk over and over: slow, not stuck.
 
-    def safetensors_weights_iterator(files: list[str], *args: Any, **kwargs: Any) -> Iterator[Any]:
-        reading = _trickle(list(files), float(os.environ.get("HSOPS_LAB_SLOW_LOAD_S", SLOW_LOAD_S)))
-        for weight in iterate(files, *args, **kwargs):
-            for _ in reading:
-                pass
-            yield weight
+    Which of its iterators SGLang takes depends on the version: one thread, or several with a buffer.
+    """
+    for name in [name for name in vars(module) if name.endswith("safetensors_weights_iterator")]:
+        module.__dict__[name] = _slowly(vars(module)[name])
 
-    module.__dict__["safetensors_weights_iterator"] = safetensors_weights_iterator
+
+def _slowly(iterate: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
+    def weights_iterator(files: list[str], *args: Any, **kwargs: Any) -> Iterator[Any]:
+        seconds = float(os.environ.get("HSOPS_LAB_SLOW_LOAD_S", SLOW_LOAD_S))
+        for _ in _trickle(list(files), seconds):
+            pass
+        yield from iterate(files, *args, **kwargs)
+
+    return weights_iterator
 
 
 def _trickle(files: list[str], seconds: float) -> Iterator[int]:
@@ -109,8 +114,10 @@ def last_rank_after_load(signal_number: int) -> Callable[[ModuleType], None]:
         load = module.ModelRunner.load_model
 
         def load_model(runner: Any, *args: Any, **kwargs: Any) -> Any:
+            import torch.distributed as ranks  # asked here: where a ModelRunner keeps its rank differs by version
+
             loaded = load(runner, *args, **kwargs)
-            if runner.tp_rank == runner.tp_size - 1:
+            if ranks.get_rank() == ranks.get_world_size() - 1:
                 os.kill(os.getpid(), signal_number)
             return loaded
 
