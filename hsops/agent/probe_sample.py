@@ -21,6 +21,8 @@ def sample(pids: "list[int]", seconds: float) -> "dict[int, dict[str, Any]]":
     ``main`` tells the main thread: its state and wait channel, its system call in each of 20 looks
     (``running`` when it was on a core; -1 when it waits outside a system call), its CPU and context switches.
     """
+    if not pids:
+        return {}
     before = {pid: _look(pid) for pid in pids}
     started = time.monotonic()
     calls: dict[int, Counter[str]] = {pid: Counter() for pid in pids}

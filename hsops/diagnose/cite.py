@@ -11,6 +11,7 @@ from hsops.diagnose.processes import SPARSE, Process
 from hsops.diagnose.verdict import Finding
 
 _LONG = 160
+_FEW = 10  # answers to probes that are not worth a word
 
 
 def everything(ev: Evidence) -> tuple[Finding, ...]:
@@ -42,7 +43,8 @@ def log(ev: Evidence) -> Iterator[Finding]:
     """How far the log is, how long it has been silent, and how far good runs are here."""
     if not ev.log:
         return
-    parts = [f"{ev.log.lines:,} lines"]
+    probed = f" ({ev.log.answers:,} only answer health probes)" if ev.log.answers > _FEW else ""
+    parts = [f"{ev.log.lines:,} lines{probed}"]
     if ev.log.silent_s is not None and ev.live:
         parts[0] += f", silent for {clock(ev.log.silent_s)}"
     elif ev.log.waited_s:

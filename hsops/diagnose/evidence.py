@@ -21,7 +21,7 @@ class Log:
         path: on the host, or the file given.
         summary: of its beginning and end (a very long middle is left out).
         text: the same, for rules that look for words.
-        lines: of the whole file.
+        lines: of the whole file; ``answers``: how many of those seen only answer health probes.
         silent_s: seconds since the last line that is not an answer to a health probe; None when it cannot be told.
         waited_s: how long the log itself shows health probes after that line: the silence it proves.
         news: the last lines that are not answers to health probes.
@@ -32,6 +32,7 @@ class Log:
     summary: LogSummary
     text: str
     lines: int
+    answers: int
     silent_s: float | None
     waited_s: float
     news: tuple[str, ...]

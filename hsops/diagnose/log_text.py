@@ -49,6 +49,7 @@ def read_log(
         summary=summary,
         text="\n".join(row[:_LONGEST] for row in rows if not _HARMLESS.search(row)),
         lines=summary.lines if lines is None else lines,
+        answers=sum(map(is_noise, rows)),
         silent_s=_silence(rows, (news_at, noise_at), _clock(summary, now, started), changed),
         waited_s=max(0.0, noise_at - news_at) if noise_at and news_at else 0.0,
         news=tuple(row for row in rows if not is_noise(row))[-_NEWS:],

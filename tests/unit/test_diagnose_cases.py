@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hsops.diagnose import judge
+from hsops.diagnose.bundle import unpack
 from hsops.diagnose.taxonomy import FAMILIES, MOVING
 from tests import diagnose_cases
 
@@ -55,3 +56,22 @@ def test_every_verdict_is_documented() -> None:
 
     assert [row[:2] for row in rows] == [pair for family in FAMILIES.values() for pair in family.items()]
     assert {name for name, _, mark in rows if mark} == MOVING
+
+
+@pytest.mark.parametrize(
+    "name,verdict",
+    [
+        ("healthy", ("healthy", None, "high")),
+        ("busy-wait", ("warmup-deadlock-busy-wait", None, "high")),
+        ("busy-wait-warmup", ("warmup-deadlock-busy-wait", None, "high")),
+        ("stopped-rank", ("rank-stopped", 1, "high")),
+        ("killed-rank", ("rank-killed", 1, "high")),
+    ],
+)
+def test_recorded_evidence(name: str, verdict: tuple[str, int | None, str]) -> None:
+    """Evidence of a real SGLang 0.5.9 at TP 2, kept with --save, replays to the verdict it had."""
+    data = (diagnose_cases.CASES / "diagnose" / "recorded" / f"{name}.json").read_bytes()
+
+    found = judge(unpack(data, name=name))
+
+    assert (found.name, found.rank, found.confidence) == verdict
