@@ -176,7 +176,7 @@ def _build(place: Layout, have: Record | None, want: Record, *, packages: Path, 
         done.append(f"SGLang {want.sglang}")
     if steps.furnish:
         environment.furnish(place, packages, want.sglang, want.fault)
-        done.append(f"fault {want.fault}" if want.fault else "shims")
+        done.append(_furnished(have, want))
     if model.ensure(place.model, place.python, emit):
         done.append("model")
     if steps.inventory or not place.inventory.exists():
@@ -189,6 +189,12 @@ def _build(place: Layout, have: Record | None, want: Record, *, packages: Path, 
     if want != have:
         record.write(place.record, want)
     return done
+
+
+def _furnished(have: Record | None, want: Record) -> str:
+    if want.fault:
+        return f"fault {want.fault}"
+    return f"without fault {have.fault}" if have and have.fault else "shims"
 
 
 def _write_inventory(place: Layout, have: Record | None, want: Record, text: str, emit: Emit) -> Record:
