@@ -8,6 +8,7 @@ from hsops.agent import protocol
 
 VERBS = {
     "hello": "facts:hello",
+    "model-read": "facts:model",
     "patch-inspect": "patch:inspect",
     "patch-apply": "patch:apply",
     "patch-revert": "patch:revert",

@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import importlib.util
+import json
 import os
 import platform
 import re
@@ -28,6 +29,19 @@ def hello(params: "dict[str, Any]") -> "dict[str, Any]":
     if params.get("dumps"):
         found["dumps"] = space(params["dumps"])
     return found
+
+
+def model(params: "dict[str, Any]") -> "dict[str, Any]":
+    """What a model's ``config.json`` says. ``params``: ``path``. Result: ``vocab_size``, None when it is not told.
+
+    Of a model with several parts (Kimi-K2.5) the language part counts.
+    """
+    try:
+        with open(os.path.join(os.path.expanduser(str(params["path"])), "config.json"), encoding="utf-8") as file:
+            config = json.load(file)
+        return {"vocab_size": (config.get("text_config") or config).get("vocab_size")}
+    except (OSError, ValueError, AttributeError):  # a hub id, or a folder of another kind
+        return {"vocab_size": None}
 
 
 def sglang() -> "dict[str, Any]":

@@ -6,6 +6,8 @@ The whole file is checked before anything is sent: every fault at once, with lin
 from __future__ import annotations
 
 import json
+import sys
+from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -43,6 +45,13 @@ class Prompt:
     def count(self) -> int:
         """Number of tokens."""
         return len(self.tokens) // 8
+
+    def ids(self) -> array[int]:
+        """The token ids as integers."""
+        ids = array("q", self.tokens)
+        if sys.byteorder == "big":
+            ids.byteswap()
+        return ids
 
 
 def read_prompts(path: Path) -> tuple[Prompt, ...]:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from hsops.core.deadline import QUICK
 from hsops.core.dumps import Sample
 from hsops.core.errors import ConfigError, HsopsError, UnhealthyError
 from hsops.core.events import Emit, Note
@@ -20,7 +21,7 @@ from hsops.extract.drive import Drive, Failure
 from hsops.extract.ledger import Ledger
 from hsops.extract.plan import Capture, Plan, plan, row_size
 from hsops.extract.server import Server
-from hsops.extract.settle import settle
+from hsops.extract.settle import Limits, limits_of, settle
 from hsops.remote.agent import Agent
 from hsops.remote.dumps import Listing, News, follow, list_samples
 from hsops.remote.runs import list_runs
@@ -91,7 +92,8 @@ def extract(agent: Agent, job: Job, emit: Emit) -> Extracted:
     if any(prompt.text for prompt in job.prompts) or plan_of(job, listing).todo:
         run = _need(agent, job, run)
         with agent.host.tunnel(run.port) as port, _server(port, agent, job) as server:
-            job = replace(job, folder=folder, prompts=settle(server, job.prompts, file=str(job.file), name=job.server))
+            prompts = settle(server, job.prompts, _limits(agent, run, server), file=str(job.file))
+            job = replace(job, folder=folder, prompts=prompts)
             drive = _drive(agent, job, listing, run, server=server, emit=emit)
     done = plan_of(job, listing).done
     samples: list[Sample] = [*done, *(drive.samples if drive else ())]
@@ -228,6 +230,12 @@ def _server(port: int, agent: Agent, job: Job) -> Iterator[Server]:
     with Server(port, host=agent.host.name, concurrency=job.concurrency) as server:
         server.check_health()
         yield server
+
+
+def _limits(agent: Agent, run: Run, server: Server) -> Limits:
+    words = (*run.argv, "", "")
+    path = words[words.index("--model-path") + 1] if "--model-path" in words else ""
+    return limits_of(run.server, server.info(), agent.call("model-read", deadline=QUICK, path=path))
 
 
 def _warn_of_space(job: Job, listing: Listing, todo: tuple[Prompt, ...], emit: Emit, host: str) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from array import array
 from typing import Any
 
 import httpx
@@ -87,12 +85,9 @@ class Server:
             BrokenError: HTTP 500 and its like, or the connection broke.
             SilentError: no answer in time.
         """
-        ids = array("q", prompt.tokens)
-        if sys.byteorder == "big":
-            ids.byteswap()
         body = {
             "rid": RID_PREFIX + prompt.id,
-            "input_ids": ids.tolist(),
+            "input_ids": prompt.ids().tolist(),
             "sampling_params": {"max_new_tokens": 1, "temperature": 0},
         }
         # the prompt may wait for all the others that are under way

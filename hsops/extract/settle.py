@@ -1,55 +1,101 @@
-"""Before anything is sent: token ids for every prompt, and none longer than the server takes."""
+"""Before anything is sent: token ids for every prompt, and none that the server cannot take."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from hsops.core.dumps import token_bytes
-from hsops.core.errors import ConfigError, Fault
+from hsops.core.errors import ConfigError, Fault, HsopsError
 from hsops.core.prompts import Prompt, shorten
-from hsops.extract.server import Server
+from hsops.extract.server import BrokenError, RejectedError, Server
 
 TEXTS = 64  # tokenised in one request
 
 
-def settle(server: Server, prompts: Sequence[Prompt], *, file: str, name: str) -> tuple[Prompt, ...]:
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a server takes.
+
+    Args:
+        name: the server's.
+        tokenizer: it has one.
+        tokens: a prompt must have fewer; None when unknown.
+        vocabulary: a token id must be smaller; None when unknown.
+    """
+
+    name: str
+    tokenizer: bool
+    tokens: int | None
+    vocabulary: int | None
+
+
+def limits_of(name: str, info: Mapping[str, Any], model: Mapping[str, Any]) -> Limits:
+    """From SGLang's ``server_info`` and the model's ``config.json``."""
+    tokens, vocabulary = info.get("max_req_input_len"), model.get("vocab_size")
+    return Limits(
+        name,
+        tokenizer=not info.get("skip_tokenizer_init"),
+        tokens=tokens if isinstance(tokens, int) else None,
+        vocabulary=vocabulary if isinstance(vocabulary, int) else None,
+    )
+
+
+def settle(server: Server, prompts: Sequence[Prompt], limits: Limits, *, file: str) -> tuple[Prompt, ...]:
     """The prompts with token ids.
 
     Texts become ids first and are sent as ids, so that every dump can be held against what was sent.
 
     Args:
-        server: asked for its limits and its tokenizer.
+        server: asked to tokenise.
         prompts: with ids or with text.
-        file, name: of the prompts file and of the server, for faults.
+        limits: of the server.
+        file: name of the prompts file, for faults.
 
     Raises:
-        ConfigError: the server has no tokenizer, or prompts are too long for it.
+        ConfigError: the server has no tokenizer, or cannot take some of the prompts.
+        HsopsError: its tokenizer failed.
     """
-    info = server.info()
     texts = [prompt for prompt in prompts if prompt.text]
-    if texts and info.get("skip_tokenizer_init"):
-        message = f"{name} runs without a tokenizer (--skip-tokenizer-init)"
+    if texts and not limits.tokenizer:
+        message = f"{limits.name} runs without a tokenizer (--skip-tokenizer-init)"
         faults = [Fault(file, p.line, 1, "text", message) for p in texts]
         raise ConfigError(shorten(faults), fix="give input_ids, or launch the server with its tokenizer")
-    tokens = {}
+    tokens: dict[str, bytes] = {}
     for start in range(0, len(texts), TEXTS):
-        group = texts[start : start + TEXTS]
-        for prompt, ids in zip(group, server.tokenize([p.text for p in group]), strict=True):
-            tokens[prompt.id] = token_bytes(ids)
+        tokens.update(_tokenize(server, texts[start : start + TEXTS]))
     settled = tuple(replace(p, tokens=tokens.get(p.id, p.tokens), text="") for p in prompts)
-    faults = too_long(settled, info.get("max_req_input_len"), file=file, name=name)
-    if faults:
-        raise ConfigError(shorten(faults), fix="shorten them, or launch with a larger context-length")
+    if faults := list(refused(settled, limits, file=file)):
+        raise ConfigError(shorten(faults), fix="change these prompts, or launch with a larger context-length")
     return settled
 
 
-def too_long(prompts: Sequence[Prompt], most: object, *, file: str, name: str) -> list[Fault]:
-    """Faults of prompts that SGLang's scheduler refuses: it takes fewer than ``max_req_input_len`` tokens."""
-    if not isinstance(most, int):
-        return []
-    return [
-        Fault(file, p.line, 1, "", f"{p.count:,} tokens; {name} takes fewer than {most:,}")
-        for p in prompts
-        if p.count >= most
-    ]
+def refused(prompts: Sequence[Prompt], limits: Limits, *, file: str) -> Iterator[Fault]:
+    """Faults of prompts that would fail, or worse.
+
+    SGLang's scheduler refuses ``max_req_input_len`` tokens and more. It does not look at token ids (0.5.9, 0.5.23): one
+    beyond the vocabulary is embedded as something, and the dump would be of that.
+    """
+    for prompt in prompts:
+        if not prompt.count:
+            yield Fault(file, prompt.line, 1, "text", "the tokenizer makes no tokens of it")
+        elif limits.tokens is not None and prompt.count >= limits.tokens:
+            message = f"{prompt.count:,} tokens; {limits.name} takes fewer than {limits.tokens:,}"
+            yield Fault(file, prompt.line, 1, "", message)
+        elif limits.vocabulary is not None and (largest := max(ids := prompt.ids())) >= limits.vocabulary:
+            message = f"{largest} is beyond the model's vocabulary of {limits.vocabulary:,}"
+            yield Fault(file, prompt.line, 1, f"input_ids[{ids.index(largest)}]", message)
+
+
+def _tokenize(server: Server, texts: Sequence[Prompt]) -> dict[str, bytes]:
+    try:
+        found = server.tokenize([prompt.text for prompt in texts])
+    except (BrokenError, RejectedError) as error:
+        raise HsopsError(
+            f"the server cannot tokenise: {error.message}",
+            host=error.host,
+            why="SGLang's /tokenize fails when the tokenizer's model_max_length is beyond 64 bits (seen with 0.5.9)",
+            fix="tokenise on your side and give input_ids",
+        ) from None
+    return {prompt.id: token_bytes(ids) for prompt, ids in zip(texts, found, strict=True)}

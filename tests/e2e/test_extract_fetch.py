@@ -18,6 +18,8 @@ from typing import Any
 import psutil
 import pytest
 
+from hsops import lab as labs
+from hsops.core.inventory_file import load
 from hsops.lab import Lab
 from tests.fetching import ROOT
 
@@ -160,13 +162,19 @@ def test_an_id_with_a_dump_of_another_prompt_is_refused(running: Running) -> Non
 
 
 def test_what_the_server_cannot_take_is_refused_before_it_is_sent(running: Running) -> None:
-    """Too long, and text without a tokenizer: the place in the file, exit 4."""
+    """Too long, no such token, text without a tokenizer: the place in the file, exit 4."""
     good = '{"id": "refused-0", "input_ids": [1, 2]}\n'
-    long_, text = running.folder / "long.jsonl", running.folder / "text.jsonl"
+    long_, text, beyond = (running.folder / f"{name}.jsonl" for name in ("long", "text", "beyond"))
     long_.write_text(good + json.dumps({"id": "refused-1", "input_ids": [1] * 600}) + "\n")
     text.write_text(good + '{"id": "refused-2", "text": "Hello"}\n')
 
-    for path, message in ((long_, "600 tokens"), (text, "without a tokenizer")):
+    beyond.write_text(good + '{"id": "refused-3", "input_ids": [3, 256, 4]}\n')
+
+    for path, message in (
+        (long_, "600 tokens"),
+        (text, "without a tokenizer"),
+        (beyond, "256 is beyond the model"),
+    ):
         (error,) = running.do("extract", str(path), expect=4)["errors"]
         assert (error["line"], message in error["message"]) == (2, True)
 
@@ -251,3 +259,45 @@ def test_a_full_dump_file_system_stops_before_it_is_full(running: Running) -> No
         subprocess.run(["umount", str(running.dumps)], check=True)
         running.dumps.rmdir()
         running.dumps.with_name("kept").rename(running.dumps)
+
+
+TOKENIZER = """
+import sys
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+words = ["<unk>", "<s>", "</s>", *(f"w{i}" for i in range(200))]
+made = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<unk>"))
+made.pre_tokenizer = pre_tokenizers.Whitespace()
+fast = PreTrainedTokenizerFast(tokenizer_object=made, unk_token="<unk>", bos_token="<s>", eos_token="</s>")
+fast.model_max_length = 4096
+fast.save_pretrained(sys.argv[1])
+"""
+
+
+@pytest.fixture
+def with_tokenizer(tmp_path: Path) -> Iterator[Running]:
+    """A lab whose model has a tokenizer of words w0 ... w199, and whose server loads it."""
+    lab = labs.up(tmp_path / "lab")
+    model = Path(load(lab.inventory).servers["tiny"].model)
+    subprocess.run([lab.layout.python, "-c", TOKENIZER, str(model)], check=True, capture_output=True)
+    lines = lab.inventory.read_text().splitlines()
+    inventory = tmp_path / "inventory.yaml"
+    inventory.write_text("\n".join(line for line in lines if "skip-tokenizer-init" not in line))
+    yield Running(inventory, lab.layout.dumps / "tiny", tmp_path)
+    labs.down(lab.layout.home, purge=True)
+
+
+def test_text_is_tokenised_by_the_server(with_tokenizer: Running) -> None:
+    """The dump's token ids are those of the server's tokenizer; ids can be held against it afterwards."""
+    prompts, ids = with_tokenizer.folder / "words.jsonl", with_tokenizer.folder / "ids.jsonl"
+    prompts.write_text('{"id": "words-0", "text": "w5 nope w7"}\n{"id": "words-1", "input_ids": [4, 5]}\n')
+    ids.write_text('{"id": "words-0", "input_ids": [8, 0, 10]}\n{"id": "words-1", "input_ids": [4, 5]}\n')
+    with_tokenizer.do("deploy", "--yes")
+    with_tokenizer.do("launch", "--wait-healthy")
+
+    first = with_tokenizer.do("extract", str(prompts))["data"]
+    again = with_tokenizer.do("extract", str(prompts))["data"]
+    as_ids = with_tokenizer.do("extract", str(ids))["data"]
+
+    assert (first["samples"], first["already"]) == (2, 0)
+    assert (again["already"], as_ids["already"]) == (2, 2)

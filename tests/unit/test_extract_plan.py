@@ -13,7 +13,7 @@ from hsops.core.inventory import HsDumpPatch, ServerSpec
 from hsops.core.prompts import Prompt
 from hsops.extract.ledger import Ledger
 from hsops.extract.plan import HEADER_BYTES, Capture, RowSize, capture_of, plan, row_size
-from hsops.extract.settle import too_long
+from hsops.extract.settle import limits_of, refused
 from hsops.remote.dumps import News
 
 WANTED = Capture((1, 3), "pre-norm")
@@ -89,11 +89,22 @@ def test_sizes_are_tokens_times_slots_times_hidden_times_item() -> None:
     assert row_size([replace(SAMPLE, status="failed")]) is None
 
 
-def test_prompts_that_the_server_cannot_take() -> None:
-    """SGLang's scheduler refuses the limit itself."""
-    assert [f.line for f in too_long([PROMPT], 3, file="p", name="s")] == [4]
-    assert too_long([PROMPT], 4, file="p", name="s") == []
-    assert too_long([PROMPT], None, file="p", name="s") == []
+@pytest.mark.parametrize(
+    "tokens, vocabulary, message",
+    [
+        (3, None, "3 tokens; s takes fewer than 3"),
+        (4, 7, "input_ids[2]: 7 is beyond the model's vocabulary of 7"),
+        (4, 8, None),
+        (None, None, None),
+    ],
+)
+def test_prompts_that_the_server_cannot_take(tokens: int | None, vocabulary: int | None, message: str | None) -> None:
+    """SGLang refuses the limit itself, and says nothing about ids beyond the vocabulary."""
+    limits = limits_of("s", {"max_req_input_len": tokens}, {"vocab_size": vocabulary})
+
+    found = [str(fault) for fault in refused([PROMPT], limits, file="p")]
+
+    assert found == ([f"p:4:1: {message}"] if message else [])
 
 
 def ledger(*samples: Sample, free: int = 1 << 30, total: int = 1 << 30) -> Ledger:
