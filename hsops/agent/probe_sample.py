@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from typing import Any
 
-LOOKS = 20
+EVERY_S = 0.05
 _TICK = os.sysconf("SC_CLK_TCK")
 _IO = ("rchar", "read_bytes", "write_bytes", "syscr", "syscw")
 _BUSY_THREADS = 5
@@ -18,7 +18,7 @@ _BUSY_THREADS = 5
 def sample(pids: "list[int]", seconds: float) -> "dict[int, dict[str, Any]]":
     """What each process did in about ``seconds``; one that went away meanwhile is left out.
 
-    ``main`` tells the main thread: its state and wait channel, its system call in each of 20 looks
+    ``main`` tells the main thread: its state and wait channel, its system call in each of about 20 looks
     (``running`` when it was on a core; -1 when it waits outside a system call), its CPU and context switches.
     """
     if not pids:
@@ -26,10 +26,10 @@ def sample(pids: "list[int]", seconds: float) -> "dict[int, dict[str, Any]]":
     before = {pid: _look(pid) for pid in pids}
     started = time.monotonic()
     calls: dict[int, Counter[str]] = {pid: Counter() for pid in pids}
-    for step in range(LOOKS):
+    while time.monotonic() < started + seconds:  # by time, not by count: on a busy machine each look takes longer
         for pid in pids:
             calls[pid][_call(pid)] += 1
-        time.sleep(max(0.0, started + seconds * (step + 1) / LOOKS - time.monotonic()))
+        time.sleep(EVERY_S)
     passed = time.monotonic() - started
     found = {}
     for pid in pids:

@@ -22,6 +22,7 @@ _LINE = re.compile(r"^(\w+)\((?:(\d+)<([^>]*(?:\[[^\]]*\])?)>)?(?:.*?, (\d+)\))?
 _LIMIT = 4 << 20
 _PR_SET_PDEATHSIG = 1
 _TOP = 8
+_DETACH_S = 1.0
 
 
 def find() -> str:
@@ -46,8 +47,7 @@ def trace(tool: str, pids: "list[int]", seconds: float) -> "dict[int, dict[str, 
     children = {pid: _start(tool, pid) for pid in pids if state(pid) not in ("T", "t", "Z", "X", "")}
     output = _read(children, started + seconds)
     passed = time.monotonic() - started
-    for child in children.values():
-        _end(child)
+    _end(list(children.values()))
     return {pid: _summary(pid, bytes(output[pid]), passed) for pid in children}
 
 
@@ -102,15 +102,17 @@ def _read(children: "dict[int, subprocess.Popen[bytes]]", until: float) -> "dict
     return output
 
 
-def _end(child: "subprocess.Popen[bytes]") -> None:
-    """Ask strace to detach; it needs its pipe drained to come to the signal, so the pipe is closed first."""
-    if child.stderr:
-        child.stderr.close()
-    child.send_signal(signal.SIGINT)
-    try:
-        child.wait(1.0)
-    except subprocess.TimeoutExpired:
-        child.kill()  # the kernel detaches and resumes the target when its tracer is gone
+def _end(children: "list[subprocess.Popen[bytes]]") -> None:
+    """Ask them all to detach; a full pipe would keep one from coming to the signal, so the pipes are closed first."""
+    for child in children:
+        if child.stderr:
+            child.stderr.close()
+        child.send_signal(signal.SIGINT)
+    until = time.monotonic() + _DETACH_S
+    while any(child.poll() is None for child in children) and time.monotonic() < until:
+        time.sleep(0.01)
+    for child in children:
+        child.kill()  # only where it has not ended: the kernel detaches and resumes the target then
         child.wait()
 
 

@@ -126,6 +126,9 @@ def files(ev: Evidence) -> Iterator[Finding]:
     workers = [*ev.ranks.values(), *(p for p in (ev.launcher, ev.detokenizer) if p)]
     if not ev.log or not workers:
         return
+    if any(p.files.get(fd) in (None, "?") for p in workers for fd in "12"):
+        yield Finding("files", "whether all output goes to the log may not be seen: not this user's processes")
+        return
     astray = [
         f"{p.label} fd {fd} is {p.files.get(fd, '?')}" for p in workers for fd in "12" if p.files.get(fd) != ev.log.path
     ]

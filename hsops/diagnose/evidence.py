@@ -156,7 +156,12 @@ class Evidence:
 
     @cached_property
     def missing(self) -> tuple[int, ...]:
-        """Ranks that are not there although ranks have been seen: in the log, or as dead processes."""
+        """Ranks that are not there although ranks have been seen: in the log, or as dead processes.
+
+        Of a server on several nodes only some ranks are here, so none is missed.
+        """
+        if self.log and self.log.summary.args.get("nnodes", "1") != "1":
+            return ()
         seen = bool(self.dead) or (self.log is not None and "distributed-begin" in self.log.summary.reached)
         unnamed = any(p.role == "child" for p in self.processes)
         return tuple(r for r in range(self.tp) if r not in self.ranks) if seen and not unnamed else ()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +20,7 @@ from hsops.diagnose import Verdict, judge
 from hsops.diagnose.live import probe
 from hsops.diagnose.reading import from_probe
 from hsops.remote import runs
-from hsops.remote.agent import Agent
+from hsops.remote.agent import Agent, build
 from hsops.remote.local import LocalHost
 
 VICTIM = Path(__file__).parent.parent / "victims" / "server.py"
@@ -177,14 +179,24 @@ def test_a_dead_rank_is_found_although_the_launcher_waits(start: Start) -> None:
 
 
 def test_eight_ranks_in_five_seconds(start: Start) -> None:
-    """The whole look at eight spinning ranks stays within its budget, on a machine that they keep busy."""
-    run, look = start(*["spin"] * 8, log="loaded")
+    """The whole look at eight ranks, all of them traced, stays within its budget."""
+    _, look = start("spin", *["sleep"] * 7, log="loaded")
 
     raw = look()
 
     assert raw["took_s"] <= 5.5
     assert len(ranks_of(raw)) == 8
+    assert all("calls" in rank["strace"] for rank in ranks_of(raw))
+
+
+def test_eight_ranks_that_leave_no_core(start: Start) -> None:
+    """Eight spinning ranks on a machine of few cores: it takes longer, the verdict stays, and all are let go."""
+    run, look = start(*["spin"] * 8, log="loaded")
+
+    raw = look()
+
     assert verdict(raw, run).name == "warmup-deadlock-busy-wait"
+    assert all(tracer(rank["pid"]) == 0 and state(rank["pid"]) == "R" for rank in ranks_of(raw))
 
 
 def test_output_that_goes_elsewhere_is_told(start: Start) -> None:
@@ -195,3 +207,23 @@ def test_output_that_goes_elsewhere_is_told(start: Start) -> None:
 
     assert {p["files"]["1"] for p in raw["processes"]} == {run.log}
     assert any(f.source == "files" and "nothing is hidden" in f.text for f in verdict(raw, run).evidence)
+
+
+def test_killing_the_agent_while_it_traces_frees_the_rank(start: Start, tmp_path: Path) -> None:
+    """kill -9 of the agent takes strace along; the rank runs on, traced by nobody."""
+    run, _ = start("spin", log="loaded")
+    (rank,) = [p.pid for p in procs.tree(run.pid) if p.comm == "sglang::schedul"]
+    zipapp = tmp_path / "agent.pyz"
+    zipapp.write_bytes(build())
+    request = json.dumps({"protocol": 1, "params": {"pid": run.pid, "port": run.port, "log": run.log}})
+    agent = subprocess.Popen([sys.executable, "-I", str(zipapp), "probe"], stdin=subprocess.PIPE, text=True)
+    assert agent.stdin
+    agent.stdin.write(request)
+    agent.stdin.close()
+    wait(lambda: tracer(rank) != 0)
+
+    agent.kill()
+
+    wait(lambda: tracer(rank) == 0)
+    wait(lambda: state(rank) == "R")
+    agent.wait()
