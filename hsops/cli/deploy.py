@@ -34,10 +34,10 @@ class Wish:
 def deploy(
     ctx: typer.Context,
     patches: Annotated[
-        list[str] | None, typer.Argument(metavar="[PATCH]...", help="Patches of the inventory [those of the server].")
+        list[str] | None, typer.Argument(metavar="PATCH", help="Patches of the inventory (those of the server).")
     ] = None,
     *,
-    server: Annotated[str, typer.Option("--server", "-s", metavar="NAME", help="Whose patches [the default].")] = "",
+    server: Annotated[str, typer.Option("--server", "-s", metavar="NAME", help="Whose patches (the default).")] = "",
     check: Annotated[bool, typer.Option("--check", help="Only show what would change.")] = False,
     diff: Annotated[bool, typer.Option("--diff", help="Show it as a unified diff too.")] = False,
     status: Annotated[bool, typer.Option("--status", help="Show how the patches stand on the hosts.")] = False,
@@ -72,7 +72,7 @@ def put(session: Session, wish: Wish = Wish()) -> Outcome:
 def _targets(session: Session, wish: Wish) -> list[Target]:
     from hsops.deploy.targets import targets
 
-    named = session.options.host or session.options.group
+    named = not wish.server and (session.options.host or session.options.group)
     return targets(
         session.inventory,
         wish.patches,

@@ -40,10 +40,11 @@ class Session:
         return load(Path(self.options.inventory or "inventory.yaml"))
 
     def server(self, name: str | None) -> ServerSpec:
-        """The server ``name``, or the default one."""
+        """The server ``name``, or the default one; on a host of ``--host`` and ``--group`` where those are given."""
         from hsops.core.inventory_file import find_server
 
-        return find_server(self.inventory, name)
+        named = self.options.host or self.options.group
+        return find_server(self.inventory, name, [host.name for host in self.hosts()] if named else ())
 
     def hosts(self) -> list[HostSpec]:
         """The hosts of ``--host`` and ``--group``, else the default server's host, else all."""

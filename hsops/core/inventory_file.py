@@ -30,21 +30,30 @@ def load(path: Path) -> Inventory:
     return checked
 
 
-def find_server(inventory: Inventory, name: str | None) -> ServerSpec:
+def find_server(inventory: Inventory, name: str | None, hosts: Sequence[str] = ()) -> ServerSpec:
     """The server ``name``; without a name the default, or the only one.
+
+    Args:
+        hosts: what ``--host`` and ``--group`` name: the server must be on one of them.
 
     Raises:
         UsageError: there is no such server, or none is meant.
     """
-    wanted = name or inventory.default or (next(iter(inventory.servers)) if len(inventory.servers) == 1 else None)
+    there = [known for known, spec in inventory.servers.items() if not hosts or spec.host in hosts]
+    wanted = name or (inventory.default if inventory.default in there or not hosts else None)
+    wanted = wanted or (there[0] if len(there) == 1 else None)
     if wanted is None:
-        raise UsageError(
-            "no server named and the inventory has no default", fix=f"name one of: {_names(inventory.servers)}"
-        )
+        which = f"and none of those on {', '.join(hosts)} is meant" if hosts else "and the inventory has no default"
+        raise UsageError(f"no server named {which}", fix=f"name one of: {_names(there)}")
     if wanted not in inventory.servers:
         raise UsageError(
             f"no server {wanted!r} in the inventory{suggest(wanted, list(inventory.servers))}",
             fix=f"servers: {_names(inventory.servers)}",
+        )
+    if wanted not in there:
+        raise UsageError(
+            f"server {wanted} is on {inventory.servers[wanted].host}, not on {', '.join(hosts)}",
+            fix=f"servers there: {_names(there)}; or leave --host and --group out",
         )
     return inventory.servers[wanted]
 

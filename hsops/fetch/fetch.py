@@ -68,9 +68,11 @@ def fetch(agent: Agent, source: str, to: Path, *, streams: int, recheck: bool, e
         BadDataError: ``to`` has dumps of other prompts under the same ids.
     """
     started, fetched, sent, lost = time.monotonic(), 0, 0, 0
+    listing = _list(agent, source, emit)  # first: a host that cannot be used leaves no folder here
     with open_folder(to) as folder:
         for round_ in range(ROUNDS):
-            listing = _list(agent, source, emit)
+            if round_:
+                listing = _list(agent, source, emit)
             todo = _prepare(folder, listing, recheck=recheck and round_ == 0, emit=emit)
             if not todo.transfers:
                 troubles: tuple[Trouble, ...] = ()

@@ -37,7 +37,10 @@ def inspect(agent: Agent, server: ServerSpec, patches: Sequence[HsDumpPatch]) ->
     Raises:
         HsopsError: a patch of the server is not applied as the inventory says.
     """
-    found = agent.call("patch-inspect", deadline=QUICK, patches=[patch.name for patch in patches])
+    try:
+        found = agent.call("patch-inspect", deadline=QUICK, patches=[patch.name for patch in patches])
+    except AgentError as error:
+        raise _refused(error, server.name, agent.host.name) from error
     identities: dict[str, str] = {}
     for patch in patches:
         state = found["patches"][patch.name]
@@ -76,7 +79,7 @@ def ensure(agent: Agent, plan: Plan, known: Sequence[Run], *, replace: bool, hea
     try:
         return Started(parse_run(agent.call("run-start", deadline=QUICK, **plan.request())["run"]), fresh=True)
     except AgentError as error:
-        raise _refused(error, plan) from error
+        raise _refused(error, plan.server, plan.host, plan.port) from error
 
 
 def _clear(agent: Agent, run: Run, host: str, emit: Emit) -> None:
@@ -94,16 +97,16 @@ def _clear(agent: Agent, run: Run, host: str, emit: Emit) -> None:
         )
 
 
-def _refused(error: AgentError, plan: Plan) -> HsopsError:
-    fix = _FIXES.get(error.code, "")
+def _refused(error: AgentError, server: str, host: str, port: int | str = "") -> HsopsError:
+    fix = _FIXES.get(error.code, error.fix)
     if error.code == "port-taken":
         pid = error.detail.get("pid")
-        look = f"look at it: ps -fp {pid}" if pid else f"look who holds it: ss -ltnp 'sport = :{plan.port}'"
-        fix = f"{look}; or set servers.{plan.server}.port: auto"
+        look = f"look at it: ps -fp {pid}" if pid else f"look who holds it: ss -ltnp 'sport = :{port}'"
+        fix = f"{look}; or set servers.{server}.port: auto"
     if error.code == "already-running":
         fix = "hsops launch --wait-healthy picks it up"
-    fix = fix.replace("servers.<name>", f"servers.{plan.server}").replace("hosts.<name>", f"hosts.{plan.host}")
-    return AgentError(error.message, code=error.code, detail=error.detail, host=plan.host, fix=fix)
+    fix = fix.replace("servers.<name>", f"servers.{server}").replace("hosts.<name>", f"hosts.{host}")
+    return AgentError(error.message, code=error.code, detail=error.detail, host=host, fix=fix)
 
 
 def _options_differ(patch: HsDumpPatch, options: dict[str, Any]) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from hsops import lab as labs
 from hsops.agent import procs
@@ -136,6 +137,19 @@ def test_mistakes_start_nothing(hsops: Cli, tmp_path: Path, fields: dict[str, An
     assert not [run for run in hsops.json("status")["data"]["runs"] if run["phase"] == "running"]
 
 
+def test_a_dump_folder_that_cannot_be_written_starts_nothing(hsops: Cli, tmp_path: Path) -> None:
+    """The folder, the reason and the key of the inventory are named."""
+    content = yaml.safe_load(hsops.inventory.read_text())
+    content["hosts"]["lab"]["dumps"] = "/proc/nowhere"
+    (tmp_path / "wrong.yaml").write_text(yaml.safe_dump(content))
+
+    done = Cli(tmp_path / "wrong.yaml")("launch", "--wait-healthy")
+
+    assert done.returncode == 1
+    assert "dumps cannot be written to /proc/nowhere/tiny" in done.stderr and "hosts.lab.dumps" in done.stderr
+    assert not [run for run in hsops.json("status")["data"]["runs"] if run["phase"] == "running"]
+
+
 def test_a_bad_flag_is_named(hsops: Cli, tmp_path: Path) -> None:
     """A flag that this SGLang does not have ends the launch with SGLang's own words."""
     wrong = hsops.changed(tmp_path / "wrong.yaml", args={"enforce-eager": True})
@@ -179,8 +193,6 @@ def test_slow_is_not_a_hang(hsops: Cli, broken: Callable[[str], None], tmp_path:
 
 def _second_server(hsops: Cli, path: Path, port: int) -> subprocess.CompletedProcess[str]:
     """Launch another server on the same port."""
-    import yaml
-
     content = yaml.safe_load(hsops.inventory.read_text())
     content["servers"]["second"] = {**content["servers"]["tiny"], "port": port}
     path.write_text(yaml.safe_dump(content))

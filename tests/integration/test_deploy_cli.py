@@ -31,7 +31,11 @@ def here(tmp_path: Path) -> Path:
 
 
 def deploy(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "hsops", "deploy", *words]
+    return hsops("deploy", *words, cwd=cwd)
+
+
+def hsops(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "hsops", *words]
     return subprocess.run(
         command, cwd=cwd, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60, check=False, env=ENV
     )
@@ -66,3 +70,35 @@ def test_a_command_line_that_cannot_be_meant_is_exit_2(words: tuple[str, ...], s
 
     assert done.returncode == 2 and said in done.stderr
     assert not (here / "state").exists()
+
+
+@pytest.mark.parametrize("server", ["tiny", "bare"])
+def test_launch_without_sglang_says_what_to_change(server: str, here: Path) -> None:
+    """Whether or not a patch is looked for first; no run is begun."""
+    done = hsops("launch", server, "--json", cwd=here)
+
+    (error,) = json.loads(done.stdout)["errors"]
+    assert (done.returncode, error["code"], error["host"]) == (1, "no-sglang", "here")
+    assert "hosts.here.python" in error["fix"]
+    assert not (here / "state/runs").exists() or not os.listdir(here / "state/runs")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["deploy", "--check"], ["launch"], ["status"], ["logs"], ["stop"], ["diagnose"], ["extract", "p"], ["fetch"]],
+    ids=" ".join,
+)
+def test_a_host_that_is_not_known_stops_every_command(words: list[str], here: Path) -> None:
+    """--host is not passed over by those that work on a server; nothing is asked of the server's own host."""
+    done = hsops(*words, "--host", "heer", cwd=here)
+
+    assert done.returncode == 2 and "did you mean 'here'" in done.stderr, done.stderr
+    assert not (here / "state").exists()
+
+
+def test_fetch_from_a_host_without_dumps_leaves_no_folder(here: Path) -> None:
+    """Nothing half done on this side either."""
+    done = hsops("fetch", "--server", "bare", "--to", "hs", cwd=here)
+
+    assert done.returncode == 1 and "has no manifest" in done.stderr, done.stderr
+    assert not (here / "hs").exists()

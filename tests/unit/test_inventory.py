@@ -156,6 +156,26 @@ def test_selection_knows_hosts_groups_and_the_default(tmp_path):
         find_server(inventory, "smal")
 
 
+def test_a_server_must_be_on_a_host_that_was_named(tmp_path):
+    """--host is never passed over: `hsops --host other stop` must not stop the default server on its own host."""
+    text = """
+hosts:
+  box: {ssh: local, python: /p}
+  other: {ssh: local, python: /p}
+servers:
+  kimi: {host: box, model: /m}
+  small: {host: other, model: /m}
+default: kimi
+"""
+    inventory = load(write(tmp_path, text))
+
+    assert find_server(inventory, None, ["other"]).name == "small"
+    assert find_server(inventory, None, ["box", "other"]).name == "kimi"
+    assert find_server(inventory, "small", ["other"]).name == "small"
+    with pytest.raises(UsageError, match="server kimi is on box, not on other"):
+        find_server(inventory, "kimi", ["other"])
+
+
 @given(st.text(max_size=200))
 def test_no_text_makes_a_traceback(text):
     """Whatever the file holds, the answer is an inventory or a ConfigError."""
