@@ -26,5 +26,5 @@ def _demo(session: Session, samples: int, sglang: str | None, home: Path) -> Out
     from hsops.demo.story import Stage, tell
     from hsops.demo.table import ending
 
-    end = tell(Stage(home, sglang, samples), session.console.emit)
+    end = tell(Stage(home, sglang, samples, aside=session.options.json), session.console.emit)
     return Outcome(asdict(end), ending(end))

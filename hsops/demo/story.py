@@ -60,11 +60,13 @@ class Stage:
         home: a lab of its own, removed at the end.
         sglang: version to show, or None for the lab's default.
         samples: how many prompts.
+        aside: what the commands print goes to stderr: stdout is for JSON.
     """
 
     home: Path
     sglang: str | None
     samples: int
+    aside: bool = False
 
 
 class Teller:
@@ -86,7 +88,7 @@ class Teller:
         """
         self._emit(Act(why, " ".join(["hsops", *words])))
         started = self._now()
-        code = subprocess.run(self._argv(words), stdin=subprocess.DEVNULL, check=False, timeout=LONGEST_S).returncode
+        code = self.type(words)
         if code != expect:
             if code == 130:
                 raise KeyboardInterrupt
@@ -96,6 +98,12 @@ class Teller:
                 fix=f"hsops -i {self.inventory} status; remove it: hsops lab down --purge --home {self.stage.home}",
             )
         return self._now() - started
+
+    def type(self, words: list[str], *, within: float = LONGEST_S) -> int:
+        """Run one command with its output passed through; returns its exit code."""
+        out = sys.stderr if self.stage.aside else None
+        argv = self._argv(words)
+        return subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=out, check=False, timeout=within).returncode
 
     def ask(self, words: list[str]) -> dict[str, Any]:
         """The ``data`` of one command's JSON envelope, nothing shown."""
@@ -192,6 +200,6 @@ def _curtain(teller: Teller) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        subprocess.run(teller._argv(teller.lab("down")), stdin=subprocess.DEVNULL, check=False, timeout=120)  # noqa: SLF001
+        teller.type(teller.lab("down"), within=120)
         raise
     teller.ask(teller.lab("down", "--purge"))
