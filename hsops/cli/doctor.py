@@ -1,26 +1,47 @@
-"""``hsops doctor``: can each host be reached and used?."""
+"""``hsops doctor``: can the hosts be reached and used?"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from hsops.cli.wiring import Session, run
-from hsops.render.console import Outcome
+from hsops.core.errors import HsopsError
+from hsops.render.console import Outcome, error_lines
+
+if TYPE_CHECKING:
+    from hsops.core.inventory import HostSpec
 
 
 def doctor(ctx: typer.Context) -> None:
-    """Reach each host and show its Python, SGLang and free dump space."""
+    """Reach the default server's host, or those named, and show Python, SGLang and free dump space."""
     run(ctx, "doctor", _doctor)
 
 
 def _doctor(session: Session) -> Outcome:
-    rows: dict[str, Any] = {}
-    for spec in session.hosts():
-        rows[spec.name] = session.agent(spec).call("hello", dumps=spec.dumps)
-    lines = [
-        f"{name}  Python {facts['python']} · SGLang {facts['sglang']['version'] or 'not found'} · {facts['hostname']}"
-        for name, facts in rows.items()
-    ]
-    return Outcome({"hosts": rows}, lines)
+    """Every host is looked at, also after one that cannot be used; the first failure gives the exit code."""
+    found = {spec.name: _ask(session, spec) for spec in session.hosts()}
+    rows = {name: answer for name, answer in found.items() if isinstance(answer, dict)}
+    failed = [answer for answer in found.values() if isinstance(answer, HsopsError)]
+    if failed and len(found) == 1:
+        raise failed[0]
+    lines = [_line(name, facts) for name, facts in rows.items()]
+    lines += [line for error in failed for line in error_lines(error)]
+    errors = tuple(entry for error in failed for entry in error.as_json())
+    return Outcome({"hosts": rows}, lines, failed[0].exit_code if failed else 0, errors)
+
+
+def _ask(session: Session, spec: HostSpec) -> dict[str, Any] | HsopsError:
+    try:
+        return session.agent(spec).call("hello", dumps=spec.dumps)
+    except HsopsError as error:
+        return error
+
+
+def _line(name: str, facts: dict[str, Any]) -> str:
+    from hsops.render.progress import size
+
+    sglang, dumps = facts["sglang"]["version"] or "not found", facts["dumps"]
+    free = f"{size(dumps['free'])} free for {dumps['path']}"
+    return f"{name}  Python {facts['python']} · SGLang {sglang} · {free} · {facts['hostname']}"

@@ -30,7 +30,7 @@ def up(
         int | None, typer.Option("--tp", min=1, max=4, help="Ranks of its server (as it is, else 2).")
     ] = None,
 ) -> None:
-    """Bring the lab up; the first time pip fetches 1.5 GB."""
+    """Bring the lab up; the first time pip builds 1.5 GB of packages."""
 
     def body(session: Session) -> Outcome:
         from hsops import lab

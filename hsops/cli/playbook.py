@@ -10,7 +10,7 @@ import typer
 
 from hsops.cli import deploy, diagnose, extract, fetch, launch, stop, verify, wiring
 from hsops.core.errors import UsageError
-from hsops.render.console import Outcome
+from hsops.render.console import Outcome, error_lines
 
 if TYPE_CHECKING:
     from hsops.playbook.runner import Action
@@ -44,7 +44,7 @@ def play(session: wiring.Session, path: Path, values: list[str], server: str | N
     report = runner.run(plan, _actions(session, name), session.console.emit)
     data = {"playbook": plan.name, "server": name, "steps": [asdict(done) for done in report.steps]}
     errors = tuple(report.error.as_json()) if report.error else ()
-    lines = [*render.report_lines(plan, report), *(_reasons(report.error) if report.error else ())]
+    lines = [*render.report_lines(plan, report), *(error_lines(report.error) if report.error else ())]
     return Outcome(data, lines, report.exit_code, errors)
 
 
@@ -83,9 +83,3 @@ def _variables(values: list[str]) -> dict[str, str]:
         if not equals or not name:
             raise UsageError(f"--set {name!r} is not NAME=VALUE")
     return {name: value for name, _, value in pairs}
-
-
-def _reasons(error: Any) -> list[str]:
-    return [f"{error.host + ': ' if error.host else ''}{error.message}"] + [
-        f"  {label}: {text}" for label, text in (("why", error.why), ("fix", error.fix)) if text
-    ]

@@ -36,7 +36,11 @@ def dump_folder(ev: Evidence) -> Verdict | None:
     if ev.writable is False:
         name, what, remedy = "dump-dir-unwritable", "is not writable", "give the server's user the folder"
     elif ev.free < _FULL:
-        name, what, remedy = "dump-dir-full", f"has {ev.free / 2**20:,.0f} MiB left", "hsops fetch --evict"
+        name, what, remedy = (
+            "dump-dir-full",
+            f"has {ev.free / 2**20:,.0f} MiB left",
+            "hsops fetch, then remove there what is verified here",
+        )
     else:
         return None
     return Verdict(

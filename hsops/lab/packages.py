@@ -40,7 +40,7 @@ def site(packages: Path) -> Path:
 
 
 def ensure(emit: Emit) -> Path:
-    """The package set, built by pip if it is not there: minutes and 1.5 GB the first time.
+    """The package set, built by pip if it is not there: minutes, and 1.5 GB on disk, the first time.
 
     Raises:
         LabError: this Python is not supported, or pip failed.

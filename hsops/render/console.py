@@ -88,9 +88,7 @@ class Console:
             self._envelope(ok=False, data={}, errors=error.as_json())
             return error.exit_code
         self._block = 0
-        where = f"{error.host}: " if error.host else ""
-        notes = [f"  {label}: {text}" for label, text in (("why", error.why), ("fix", error.fix)) if text]
-        self._say(f"{where}{error.message}", *notes)
+        self._say(*error_lines(error))
         return error.exit_code
 
     def interrupted(self) -> int:
@@ -140,3 +138,10 @@ class Console:
 
     def _json(self, value: dict[str, Any]) -> None:
         print(json.dumps(value, separators=(",", ":"), default=str), flush=True)
+
+
+def error_lines(error: HsopsError) -> list[str]:
+    """What happened where, why it matters, what to do: for people."""
+    where = f"{error.host}: " if error.host else ""
+    notes = [f"  {label}: {text}" for label, text in (("why", error.why), ("fix", error.fix)) if text]
+    return [f"{where}{error.message}", *notes]

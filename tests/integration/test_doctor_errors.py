@@ -40,6 +40,7 @@ def test_a_reachable_host_is_fine(sshd_host: HostSpec, write_inventory: WriteInv
 
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(sshd_host.name)
+    assert f"free for {sshd_host.dumps}" in done.stdout
 
 
 def test_an_unreachable_host_is_exit_5(server: Server, write_inventory: WriteInventory, tmp_path: Path) -> None:
@@ -55,6 +56,21 @@ def test_an_unreachable_host_is_exit_5(server: Server, write_inventory: WriteInv
     assert (done.returncode, machine.returncode) == (5, 5)
     assert f"{server.spec.name}: nothing listens on 127.0.0.1:{port}" in done.stderr
     assert json.loads(machine.stdout)["errors"][0]["type"] == "UnreachableError"
+
+
+def test_one_host_that_is_down_hides_no_other(tmp_path: Path) -> None:
+    """Both are told; the exit code is the failure's."""
+    (tmp_path / "inventory.yaml").write_text(
+        f"hosts:\n  down: {{ssh: 'nobody@127.0.0.1:1', python: /p}}\n"
+        f"  here: {{ssh: local, python: {sys.executable}, state_dir: {tmp_path}/state}}\n"
+    )
+
+    done, machine = doctor(tmp_path / "inventory.yaml"), doctor(tmp_path / "inventory.yaml", "--json")
+
+    assert (done.returncode, machine.returncode) == (5, 5)
+    assert "here  Python" in done.stdout and "down: nothing listens on 127.0.0.1:1" in done.stdout
+    envelope = json.loads(machine.stdout)
+    assert list(envelope["data"]["hosts"]) == ["here"] and envelope["errors"][0]["host"] == "down"
 
 
 def test_an_unknown_host_key_is_exit_5_and_accept_new_cures_it(
