@@ -16,7 +16,7 @@ CONCURRENCY = 16
 def extract(
     ctx: typer.Context,
     prompts: Annotated[str, typer.Argument(metavar="PROMPTS", help="JSONL: id, and input_ids or text.")],
-    server: Annotated[str, typer.Option("--server", "-s", metavar="NAME", help="Which server [the default].")] = "",
+    server: Annotated[str, typer.Option("--server", "-s", metavar="NAME", help="Which server (the default).")] = "",
     limit: Annotated[int, typer.Option(min=0, help="Only the first N prompts; 0 means all.")] = 0,
     concurrency: Annotated[int, typer.Option(min=1, max=1024, help="Prompts under way at once.")] = CONCURRENCY,
 ) -> None:

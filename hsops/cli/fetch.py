@@ -15,8 +15,8 @@ STREAMS = 4
 
 def fetch(
     ctx: typer.Context,
-    server: Annotated[str, typer.Option("--server", "-s", metavar="NAME", help="Whose dumps [the default].")] = "",
-    to: Annotated[str, typer.Option(metavar="DIR", help="Where they go [hs/SERVER].")] = "",
+    server: Annotated[str, typer.Option("--server", "-s", metavar="NAME", help="Whose dumps (the default).")] = "",
+    to: Annotated[str, typer.Option(metavar="DIR", help="Where they go (hs/SERVER).")] = "",
     streams: Annotated[int, typer.Option(min=1, max=64, help="SSH connections at once, at most.")] = STREAMS,
     recheck: Annotated[bool, typer.Option("--recheck", help="Read every local file again, touched or not.")] = False,
 ) -> None:

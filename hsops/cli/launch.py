@@ -35,7 +35,7 @@ class Wish:
 
 def launch(
     ctx: typer.Context,
-    server: Annotated[str, typer.Argument(metavar="[SERVER]", help="A server of the inventory [the default].")] = "",
+    server: Annotated[str, typer.Argument(metavar="SERVER", help="A server of the inventory (the default).")] = "",
     *,
     check: Annotated[bool, typer.Option("--check", help="Only show the command and its environment.")] = False,
     wait: Annotated[bool, typer.Option("--wait-healthy", help="Watch until it really answers.")] = False,

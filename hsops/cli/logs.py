@@ -26,7 +26,7 @@ class LogPiece(Event):
 
 def logs(
     ctx: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="[RUN]", help="A run, or a server [the default's latest run].")] = "",
+    name: Annotated[str, typer.Argument(metavar="RUN", help="A run, or a server (the default's latest run).")] = "",
     *,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run has ended.")] = False,
     lines: Annotated[int, typer.Option("--lines", "-n", min=-1, help="Only the last N lines.")] = -1,

@@ -13,7 +13,7 @@ from hsops.render.console import Outcome
 
 def stop(
     ctx: typer.Context,
-    server: Annotated[str, typer.Argument(metavar="[SERVER]", help="A server of the inventory [the default].")] = "",
+    server: Annotated[str, typer.Argument(metavar="SERVER", help="A server of the inventory (the default).")] = "",
     *,
     run_id: Annotated[str, typer.Option("--run", metavar="ID", help="This run, whatever its server.")] = "",
     grace: Annotated[float, typer.Option(metavar="SECONDS", min=0, help="From SIGTERM to SIGKILL.")] = 10.0,

@@ -67,3 +67,10 @@ def test_links_between_documents_lead_somewhere():
                 broken.append(f"{page.relative_to(ROOT)} -> {target}")
 
     assert not broken
+
+
+def test_help_loses_no_words_to_markup():
+    """Square brackets in a help text are styles to Rich: `[the default]` would not be shown."""
+    text = (ROOT / "docs/reference/commands.md").read_text()
+
+    assert " ." not in text and "[[" not in text
