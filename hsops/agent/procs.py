@@ -150,12 +150,6 @@ def marks(pid: int) -> "list[str]":
     return [word[len(head) :].decode(errors="replace") for word in words if word.startswith(head)]
 
 
-def carries(pid: int, run: str) -> bool:
-    """The process shows the run's mark, or writes to its log (``Snapshot.shows`` for many at once)."""
-    outputs = (_link(f"/proc/{pid}/fd/1"), _link(f"/proc/{pid}/fd/2"))
-    return run in marks(pid) or any(path.endswith(f"/runs/{run}/server.log") for path in outputs)
-
-
 def read_bytes(pid: int) -> int:
     """Bytes it has fetched from storage, also by page faults; 0 when /proc does not say.
 

@@ -68,11 +68,6 @@ def own_frames(stack: Stack) -> tuple[Frame, ...]:
     return tuple(f for f in stack.frames if not f.file.startswith(_NOT_OURS))
 
 
-def innermost(stack: Stack) -> Frame | None:
-    """Where exactly."""
-    return stack.frames[0] if stack.frames else None
-
-
 def waits_for_peers(stack: Stack) -> bool:
     """The innermost frames are a collective: this rank waits for another one."""
     return any(f.function in _COLLECTIVES or f.file.startswith("torch/distributed/") for f in stack.frames[:4])
