@@ -13,6 +13,7 @@ from hsops.core.errors import UsageError
 from hsops.render.console import Outcome, error_lines
 
 if TYPE_CHECKING:
+    from hsops.playbook.load import Plan
     from hsops.playbook.runner import Action
 
 
@@ -41,11 +42,22 @@ def play(session: wiring.Session, path: Path, values: list[str], server: str | N
     if check:
         steps = [{"command": step.command, **step.model_dump()} for step in plan.steps]
         return Outcome({"playbook": plan.name, "server": name, "steps": steps}, render.plan_lines(plan))
+    _read_prompts(plan)
     report = runner.run(plan, _actions(session, name), session.console.emit)
     data = {"playbook": plan.name, "server": name, "steps": [asdict(done) for done in report.steps]}
     errors = tuple(report.error.as_json()) if report.error else ()
     lines = [*render.report_lines(plan, report), *(error_lines(report.error) if report.error else ())]
     return Outcome(data, lines, report.exit_code, errors)
+
+
+def _read_prompts(plan: Plan) -> None:
+    """A fault in a prompts file is told now, not after the minutes or hours that a server takes to come up."""
+    from hsops.core.prompts import read_prompts
+    from hsops.playbook.model import Extract
+
+    for step in plan.steps:
+        if isinstance(step, Extract):
+            read_prompts(Path(step.prompts).expanduser())
 
 
 def _actions(session: wiring.Session, server: str) -> dict[str, Action]:

@@ -68,16 +68,32 @@ def test_one_line_from_a_bare_host_to_verified_dumps_and_again(lab_inventory, jo
     assert steps["fetch"]["data"]["fetched"] == 0
 
 
-def test_a_step_that_fails_ends_the_run_with_its_reason(lab_inventory, job, tmp_path):
-    """A malformed prompts file: nothing after it is tried; the fault is named with its line."""
+def test_a_malformed_prompts_file_is_told_before_anything_is_done(lab_inventory, job, tmp_path):
+    """Not after the launch: the fault is named with its line, and no step is tried."""
     words, to = job
     bad = tmp_path / "bad.jsonl"
     bad.write_text('{"id": "a", "input_ids": [1]}\nnot json\n')
 
     done = hsops(lab_inventory, *[w.replace(str(tmp_path / "prompts.jsonl"), str(bad)) for w in words])
+    status = hsops(lab_inventory, "deploy", "--status", "--json")
 
     assert done.returncode == 4, done.stderr
-    assert f"{bad}:2" in done.stdout + done.stderr
+    assert f"{bad}:2" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert envelope(status)["data"]["patches"][0]["state"] == "absent"
+    assert not to.exists()
+
+
+def test_a_step_that_fails_ends_the_run_with_its_reason(lab_inventory, job, tmp_path):
+    """A prompt longer than the server takes: nothing after extract is tried; the reason is told."""
+    words, to = job
+    long = tmp_path / "long.jsonl"
+    long.write_text(json.dumps({"id": "playbook-long", "input_ids": [7] * 600}) + "\n")
+
+    done = hsops(lab_inventory, *[w.replace(str(tmp_path / "prompts.jsonl"), str(long)) for w in words])
+
+    assert done.returncode == 4, done.stderr
+    assert f"{long}:1" in done.stdout + done.stderr
     assert "not tried" in done.stdout
     assert "Traceback" not in done.stderr
     assert not to.exists()
