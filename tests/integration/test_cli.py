@@ -97,3 +97,19 @@ def test_a_closed_pipe_is_no_error(here):
     done = subprocess.run(["bash", "-c", command], cwd=here, capture_output=True, text=True, timeout=60, check=False)
 
     assert done.stderr == ""
+
+
+def test_ctrl_c_while_it_loads_is_quiet(here):
+    """130 and no traceback, also in the first tenth of a second."""
+    code = "import builtins, hsops.__main__ as m\n" + (
+        "def stop(name, *a, real=builtins.__import__, **k):\n"
+        "    if name == 'typer': raise KeyboardInterrupt\n"
+        "    return real(name, *a, **k)\n"
+        "builtins.__import__ = stop\nm.main()"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=here, capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
