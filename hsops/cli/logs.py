@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class LogPiece(Event):
     """Some of the log; bytes that are not UTF-8 stand as lone surrogates."""
 
-    data: str
+    text: str
 
 
 def logs(

@@ -44,7 +44,9 @@ def play(session: wiring.Session, path: Path, values: list[str], server: str | N
         return Outcome({"playbook": plan.name, "server": name, "steps": steps}, render.plan_lines(plan))
     _read_prompts(plan)
     report = runner.run(plan, _actions(session, name), session.console.emit)
-    data = {"playbook": plan.name, "server": name, "steps": [asdict(done) for done in report.steps]}
+    data: dict[str, Any] = {"playbook": plan.name, "server": name, "steps": [asdict(done) for done in report.steps]}
+    if report.diagnosis:
+        data["diagnosis"] = asdict(report.diagnosis)
     errors = tuple(report.error.as_json()) if report.error else ()
     lines = [*render.report_lines(plan, report), *(error_lines(report.error) if report.error else ())]
     return Outcome(data, lines, report.exit_code, errors)

@@ -27,10 +27,10 @@ LONGEST_S = 1800.0  # one act: building the package set on a slow link is the lo
 
 @dataclass(frozen=True, slots=True)
 class Act(Event):
-    """A command of the story begins. ``why`` is the sentence above it."""
+    """A command of the story begins, ``typed`` as a user would. ``why`` is the sentence above it."""
 
     why: str
-    command: str
+    typed: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from hsops.render.progress import clock, size
 def _(event: Act) -> Iterable[str]:
     yield ""
     yield f"# {event.why}"
-    yield f"$ {event.command}"
+    yield f"$ {event.typed}"
 
 
 def ending(end: Ending) -> Iterator[str]:

@@ -59,7 +59,7 @@ class CaptureSaid(Event):
     """What the capture of one rank says of itself."""
 
     rank: int | None
-    ok: bool
+    captures: bool
     reason: str
 
 

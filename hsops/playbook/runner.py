@@ -12,7 +12,7 @@ from hsops.core.events import Emit, Event, Note
 from hsops.playbook.load import Plan
 from hsops.playbook.model import Diagnose, Step
 
-INTERRUPTED = 130
+INTERRUPTED, UNHEALTHY, FAULTY_FILE = 130, 7, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class StepStarted(Event):
 
     number: int
     total: int
-    command: str
+    step: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +61,11 @@ Action = Callable[[Step], Result]
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a playbook did. ``error`` is the first step's failure, when it raised one."""
+    """What a playbook did. ``error`` is the failed step's, when it raised one; ``diagnosis`` of the server after it."""
 
     steps: tuple[Done, ...]
     error: HsopsError | None = None
+    diagnosis: Done | None = None
 
     @property
     def exit_code(self) -> int:
@@ -87,15 +88,17 @@ def run(plan: Plan, actions: Mapping[str, Action], emit: Emit, now: Callable[[],
         done, error = _do(step, actions, emit, now)
         finished.append(done)
         if done.exit_code:
-            # launch diagnoses its own stall, and before it there is no server to ask
-            if (
-                plan.on_failure == "diagnose"
-                and step.command not in ("deploy", "launch")
-                and done.exit_code != INTERRUPTED
-            ):
-                _do(Diagnose(), actions, emit, now)
-            return Report(tuple(finished), error)
+            wanted = plan.on_failure == "diagnose" and _is_worth_a_look(done)
+            diagnosis = _do(Diagnose(), actions, emit, now)[0] if wanted else None
+            return Report(tuple(finished), error, diagnosis)
     return Report(tuple(finished))
+
+
+def _is_worth_a_look(done: Done) -> bool:
+    """Whether the server may be to blame. There is none before launch, which looks into its own stalls."""
+    if done.command == "launch":
+        return done.exit_code == UNHEALTHY and not done.data.get("verdict")
+    return done.command != "deploy" and done.exit_code not in (INTERRUPTED, FAULTY_FILE)
 
 
 def _do(

@@ -38,7 +38,7 @@ def _(event: events.HealthChanged) -> Iterable[str]:
 @describe.register
 def _(event: events.CaptureSaid) -> Iterable[str]:
     who = f"TP{event.rank}" if event.rank is not None else "a process"
-    if not event.ok:
+    if not event.captures:
         yield f"  capture: {who} refuses: {event.reason}"
 
 

@@ -12,7 +12,7 @@ from hsops.render.progress import clock
 
 @describe.register
 def _(event: StepStarted) -> Iterable[str]:
-    yield f"[{event.number}/{event.total}] {event.command}"
+    yield f"[{event.number}/{event.total}] {event.step}"
 
 
 def plan_lines(plan: Plan) -> Iterator[str]:

@@ -229,7 +229,7 @@ def test_capture_must_be_confirmed_by_every_rank() -> None:
     list(watch.take(hello({"rank": 1, "ok": False, "reason": "radix cache is on"}), 1.0))
     refused = watch.judge(4.0)
 
-    assert said == [CaptureSaid(0, ok=True, reason="")]
+    assert said == [CaptureSaid(0, captures=True, reason="")]
     assert silent == CaptureRefused("no word of the capture from TP1")
     assert whole == Answering()
     assert refused == CaptureRefused("TP1 does not capture: radix cache is on")

@@ -83,6 +83,29 @@ def test_steps_run_in_order_and_stop_at_the_first_failure():
     assert report.exit_code == 7
     assert report.error is not None
     assert [done.exit_code for done in report.steps] == [0, 0, 7]
+    assert report.diagnosis is not None and report.diagnosis.command == "diagnose"
+
+
+@pytest.mark.parametrize(
+    "step,outcome,looked",
+    [
+        ("deploy", Outcome({}, [], 1), False),
+        ("launch", Outcome({}, ["a rank died"], 7), True),
+        ("launch", Outcome({"verdict": {"class": "x"}}, ["stalled"], 7), False),
+        ("launch", Outcome({}, ["port taken"], 1), False),
+        ("extract", Outcome({}, ["a prompt is too long"], 4), False),
+        ("fetch", Outcome({}, ["2 missing"], 3), True),
+        ("extract", Outcome({}, ["Ctrl-C"], 130), False),
+    ],
+)
+def test_a_diagnosis_is_made_where_the_server_may_be_to_blame(step, outcome, looked):
+    """Also after a death during launch; not for what no look at the server can explain, and not twice."""
+    plan = load(ROOT / "playbooks/extract.yaml", {})
+    actions = dict.fromkeys([*ORDER, "diagnose"], lambda _: FINE) | {step: lambda _: outcome}
+
+    report = run(plan, actions, ignore)
+
+    assert (report.diagnosis is not None) == looked
 
 
 def test_a_step_that_is_only_partly_done_stops_the_run():
