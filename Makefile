@@ -18,7 +18,7 @@ demo: setup ## the whole story on the lab: a real SGLang on this CPU
 	$(BIN)/hsops demo
 
 test: setup lint ## everything that needs no GPU
-	$(BIN)/python -m pytest tests
+	$(BIN)/python -m pytest --durations=15 tests/architecture tests/unit tests/integration tests/faults tests/e2e
 
 unit: setup ## seconds
 	$(BIN)/python -m pytest tests/unit tests/architecture -q
