@@ -9,6 +9,8 @@ from hsops.agent import procs
 from hsops.agent.rundir import RunDir, find_run
 
 _KILL_S = 15.0  # a process in an uninterruptible sleep (a wedged GPU driver) outlives SIGKILL for a while
+_TRACKER = "multiprocessing.resource_tracker"  # unlinks the shared memory of the others once they are gone
+_TRACKER_S = 3.0  # for that; killed with the rest it would leave 24 MB of /dev/shm behind for every run
 _END_S = 5.0  # for the supervisor to reap the last one and write the end
 
 
@@ -27,18 +29,25 @@ def stop(params: "dict[str, Any]") -> "dict[str, Any]":
     if state.get("pid") and procs.send(state["pid"], state["start"], signal.SIGTERM):
         _wait(lambda: not procs.is_alive(state["pid"], state["start"]), float(params.get("grace", 10.0)))
     forced: set[int] = set()
-    _wait(lambda: not _kill_rest(run, state, known, forced), _KILL_S)
+    spare_until = time.monotonic() + _TRACKER_S
+    _wait(lambda: not _kill_rest(run, state, known, forced, spare_until), _KILL_S)
     _settle(run, state)
     ended = [_row(pid, name, forced) for pid, (p, name) in known.items() if not procs.is_alive(pid, p.start)]
     left = [{"pid": p.pid, "command": procs.title(p.pid)[:120], "state": p.state} for p in run.processes(state)]
     return {"run": run.describe(), "ended": ended, "left": left, "seconds": round(time.monotonic() - began, 2)}
 
 
-def _kill_rest(run: RunDir, state: "dict[str, Any]", known: "dict[int, Any]", forced: "set[int]") -> bool:
+def _kill_rest(
+    run: RunDir, state: "dict[str, Any]", known: "dict[int, Any]", forced: "set[int]", spare_until: float
+) -> bool:
     """SIGKILL whatever of the run lives; True when there was something. Looked at anew: a dying tree may still fork."""
     rest = run.processes(state)
+    spare = time.monotonic() < spare_until
     for proc in rest:
-        known.setdefault(proc.pid, (proc, procs.role(procs.title(proc.pid)) or procs.title(proc.pid)[:120]))
+        title = procs.title(proc.pid)
+        known.setdefault(proc.pid, (proc, procs.role(title) or title[:120]))
+        if spare and _TRACKER in title:
+            continue
         if procs.send(proc.pid, proc.start, signal.SIGKILL):
             forced.add(proc.pid)
     return bool(rest)

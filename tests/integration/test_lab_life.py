@@ -58,13 +58,12 @@ def test_the_labs_python_finds_sglang_as_on_a_real_host(made: Lab) -> None:
     assert answer(made, f"{python} 'import os; print(os.readlink(\"/proc/self/exe\"))'") == str(made.layout.python)
 
 
-def test_a_second_up_does_nothing_and_at_once(made: Lab) -> None:
+def test_a_second_up_does_nothing(made: Lab) -> None:
     """Everything is recognised as it is."""
     again = lab.up(made.layout.home)
 
     assert again.done == ()
     assert again.port == made.port
-    assert again.took_s < 1.0
 
 
 def test_a_fault_is_armed_and_disarmed_without_touching_sglang(made: Lab) -> None:

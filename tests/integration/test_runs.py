@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -152,6 +153,19 @@ def test_stop_ends_the_stubborn_and_nothing_else(agent: Agent) -> None:
     finally:
         bystander.kill()
         bystander.wait()
+
+
+def test_stop_leaves_no_shared_memory(agent: Agent) -> None:
+    """The resource tracker outlives what it cleans up after, so that a killed run frees its /dev/shm."""
+    run = start(agent, "stubborn", "shared=", "say=up", "sleep")
+    (name,) = re.findall(rb"segment (\S+)", said(agent, run, b"up"))
+    segment = Path("/dev/shm") / name.decode().lstrip("/")
+    assert segment.exists()
+
+    stopped = runs.stop_run(agent, run.id, grace=0.1)
+
+    assert stopped.left == ()
+    assert not segment.exists()
 
 
 def test_stop_twice(agent: Agent) -> None:

@@ -1,7 +1,7 @@
 """A tree of processes that behaves as it is told, for tests of supervision: ``tree.py WORD...``.
 
 Words, in order: ``rank=N`` a child titled as SGLang's scheduler N; ``stubborn`` this process ignores SIGTERM;
-``orphan`` a double-forked grandchild in a session of its own that ignores SIGTERM; ``say=TEXT`` a line of the log;
+``shared`` a segment of shared memory; ``orphan`` a double-forked grandchild in a session of its own that ignores SIGTERM; ``say=TEXT`` a line of the log;
 ``bytes`` bytes that are not UTF-8; ``reap`` collect dead children; ``sleep`` until killed; ``exit=N``.
 """
 
@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from multiprocessing.shared_memory import SharedMemory
 
 
 def main(words: list[str]) -> int:
@@ -38,15 +39,24 @@ def orphan(_: str) -> None:
     os.wait()
 
 
+def shared(_: str) -> None:
+    """A segment of /dev/shm that only multiprocessing's resource tracker will unlink."""
+    segment = SharedMemory(create=True, size=4096)
+    segments.append(segment)
+    print(f"segment {segment.name}", flush=True)
+
+
 def sleep(_: str) -> None:
     while True:
         time.sleep(600)
 
 
+segments: list[SharedMemory] = []
 children: list[subprocess.Popen[bytes]] = []
 WORDS = {
     "rank": rank,
     "orphan": orphan,
+    "shared": shared,
     "sleep": sleep,
     "stubborn": lambda _: signal.signal(signal.SIGTERM, signal.SIG_IGN),
     "say": lambda text: print(text, flush=True),
