@@ -1,8 +1,9 @@
 """A tree of processes that behaves as it is told, for tests of supervision: ``tree.py WORD...``.
 
 Words, in order: ``rank=N`` a child titled as SGLang's scheduler N; ``stubborn`` this process ignores SIGTERM;
-``shared`` a segment of shared memory; ``orphan`` a double-forked grandchild in a session of its own that ignores SIGTERM; ``say=TEXT`` a line of the log;
-``bytes`` bytes that are not UTF-8; ``reap`` collect dead children; ``sleep`` until killed; ``exit=N``.
+``shared`` a segment of shared memory and a child that holds it too; ``orphan`` a double-forked grandchild in a session
+of its own that ignores SIGTERM; ``say=TEXT`` a line of the log; ``bytes`` bytes that are not UTF-8; ``sleep`` until
+killed; ``exit=N``.
 """
 
 import os
@@ -43,6 +44,8 @@ def shared(_: str) -> None:
     """A segment of /dev/shm that only multiprocessing's resource tracker will unlink."""
     segment = SharedMemory(create=True, size=4096)
     segments.append(segment)
+    if os.fork() == 0:  # as SGLang's ranks: another holder of the tracker's pipe, with a higher pid than the tracker
+        sleep("")
     print(f"segment {segment.name}", flush=True)
 
 
