@@ -1,6 +1,7 @@
 """inventory.yaml: every fault at once, each with its place."""
 
 import contextlib
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from hsops.core.errors import ConfigError, UsageError
 from hsops.core.inventory_file import find_server, load, select_hosts
 
+ROOT = Path(__file__).parents[2]
 GOOD = """\
 hosts:
   box: { ssh: root@gpu-box, python: /root/venv/bin/python }
@@ -186,3 +188,28 @@ def test_no_text_makes_a_traceback(text):
         path.write_text(text, encoding="utf-8", errors="surrogatepass")
         with contextlib.suppress(ConfigError):  # anything else fails the test
             load(path)
+
+
+def uncommented(text: str) -> str:
+    """As the file itself says: take away the `#` in column 1, where no space or at least two follow it."""
+    return re.sub(r"^#(?=\S|  )", "", text, flags=re.MULTILINE)
+
+
+def test_the_repositorys_inventory_is_right_as_it_is_and_uncommented(tmp_path):
+    """It is the manual: the lab is the default, and the commented host, group, server and patch are good too."""
+    text = (ROOT / "inventory.yaml").read_text()
+
+    shipped, whole = load(ROOT / "inventory.yaml"), load(write(tmp_path, uncommented(text)))
+
+    assert (list(shipped.hosts), find_server(shipped, None).name) == (["lab"], "tiny")
+    kimi = whole.servers["kimi-k2.5"]
+    assert (kimi.host, kimi.tp, kimi.nccl, kimi.patches) == ("rtx8", 8, "pcie-p2p", ("eagle3",))
+    assert whole.groups == {"blackwell": ("rtx8",)}
+    assert whole.patches["eagle3"].boundaries == (3, 31, 59)
+
+
+def test_the_inventory_in_the_readme_is_right(tmp_path):
+    """What a user copies first."""
+    (block,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+
+    assert find_server(load(write(tmp_path, block)), None).name == "kimi-k2.5"
