@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -17,7 +18,7 @@ from hsops.core.meter import Meter
 from hsops.core.prompts import Prompt
 from hsops.verify.check import Finding, check
 
-HOSTS_OWN = {MANIFEST, "hello"}  # a dump folder on its host may be verified too
+HOSTS_OWN = re.compile(rf"({re.escape(MANIFEST)}|hello|rank\d+|\..*)\Z")  # a folder on its host may be verified too
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +141,7 @@ def _check_all(folder: Path, dumps: list[Sample], wanted: dict[str, bytes], emit
 
 def _strays(folder: Path, files: set[str]) -> Iterator[Finding]:
     for entry in sorted(os.scandir(folder), key=lambda e: e.name):
-        if entry.name in files or entry.name in HOSTS_OWN or entry.name.startswith("."):
+        if entry.name in files or HOSTS_OWN.match(entry.name):
             continue
         if entry.name.endswith(".part"):
             yield Finding(entry.name, "part", "an unfinished transfer; hsops fetch continues it")
