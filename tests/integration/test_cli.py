@@ -1,6 +1,7 @@
 """The command line itself: global options, output, wrong files. Every case is the real program."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -113,3 +114,16 @@ def test_ctrl_c_while_it_loads_is_quiet(here):
     )
 
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_without_the_lab_the_way_to_it_is_named(tmp_path):
+    """The repository's inventory before `hsops lab up`: the missing file is named, and the command that makes it."""
+    inventory = Path(__file__).parents[2] / "inventory.yaml"
+    env = {**os.environ, "HOME": str(tmp_path)}
+    command = [sys.executable, "-m", "hsops", "-i", str(inventory), "launch", "--check"]
+
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+
+    assert done.returncode == 4
+    assert "hosts.lab.ssh_config: there is no file ~/.hsops-lab/ssh_config" in done.stderr
+    assert "hsops lab up" in done.stderr
