@@ -73,6 +73,9 @@ def resolve(spec: HostSpec, *, accept_new: bool = False) -> Target:
         ConfigError: its configuration has a fault, or ``ssh:`` names no host.
         UnreachableError: OpenSSH's client is not installed.
     """
+    if spec.ssh_config and not Path(spec.ssh_config).expanduser().is_file():
+        fault = Fault("inventory", 0, 0, f"hosts.{spec.name}.ssh_config", f"there is no file {spec.ssh_config}")
+        raise ConfigError([fault], fix="correct it; or, when it is the lab's, make the lab: hsops lab up")
     destination, config, at_port = arguments(spec)
     lines = _ask([*config, *at_port, "--", destination], spec)
     target = parse(spec.name, destination, lines, config=config, at_port=at_port)
@@ -81,9 +84,6 @@ def resolve(spec: HostSpec, *, accept_new: bool = False) -> Target:
 
 def arguments(spec: HostSpec) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
     """``user@host:port`` as OpenSSH takes it: the destination, ``-F FILE`` and ``-p PORT``."""
-    if spec.ssh_config and not Path(spec.ssh_config).expanduser().is_file():
-        fault = Fault("inventory", 0, 0, f"hosts.{spec.name}.ssh_config", f"there is no file {spec.ssh_config}")
-        raise ConfigError([fault], fix="correct it; or, when it is the lab's, make the lab: hsops lab up")
     config = ("-F", str(Path(spec.ssh_config).expanduser())) if spec.ssh_config else ()
     if spec.ssh.startswith("ssh://") or (spec.ssh.count(":") > 1 and "[" not in spec.ssh):  # a bare IPv6 address
         return spec.ssh, config, ()
