@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -93,3 +96,22 @@ def envelope(process: subprocess.Popen[str], expect: int) -> dict[str, Any]:
     assert process.returncode == expect, (process.returncode, out[-3000:], err[-3000:])
     found: dict[str, Any] = json.loads(out.splitlines()[-1])
     return found
+
+
+def wait_for(true: Callable[[], bool], what: str, patience: float = 30.0) -> None:
+    """Look every few milliseconds until ``true``; the deadline is the failure."""
+    deadline = time.monotonic() + patience
+    while not true():
+        assert time.monotonic() < deadline, f"{what} did not happen in {patience:g} s"
+        time.sleep(0.002)
+
+
+def received(here: Place) -> int:
+    """Bytes of dumps in the target, whole or not."""
+    return sum(file.stat().st_size for file in here.to.glob("*.safetensors*")) if here.to.exists() else 0
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    """SIGKILL, as the OOM killer does."""
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=10)

@@ -164,6 +164,10 @@ def _emit_lines(tail: Tail) -> None:
                 protocol.emit("lines", lines=lines[start : start + BATCH])
     except FileNotFoundError:  # removed between two looks: the next look starts over
         return
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise protocol.Refusal("unreadable", f"{tail.path} cannot be read: {error.strerror}") from None
 
 
 def _send_or_say_why(out: BinaryIO, index: int, path: str, offset: int, size: int) -> None:

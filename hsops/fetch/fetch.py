@@ -15,7 +15,7 @@ from hsops.core.events import Emit, Note
 from hsops.core.meter import Meter
 from hsops.fetch.folder import Contents, Folder, check_space, open_folder
 from hsops.fetch.plan import Held, Plan, plan
-from hsops.fetch.pull import pull
+from hsops.fetch.pull import Pulled, pull
 from hsops.fetch.stream import Trouble
 from hsops.remote.agent import Agent
 from hsops.remote.dumps import Listing, list_samples
@@ -67,34 +67,39 @@ def fetch(agent: Agent, source: str, to: Path, *, streams: int, recheck: bool, e
         SpaceError: it will not fit.
         BadDataError: ``to`` has dumps of other prompts under the same ids.
     """
-    started, fetched, sent, lost = time.monotonic(), 0, 0, 0
-    listing = _list(agent, source, emit)  # first: a host that cannot be used leaves no folder here
+    started = time.monotonic()
     with open_folder(to) as folder:
-        for round_ in range(ROUNDS):
-            if round_:
-                listing = _list(agent, source, emit)
-            todo = _prepare(folder, listing, recheck=recheck and round_ == 0, emit=emit)
-            if not todo.transfers:
-                troubles: tuple[Trouble, ...] = ()
-                break
-            pulled = pull(agent, source, folder, todo.transfers, listing.lines, streams=streams, emit=emit)
-            fetched, sent, lost = fetched + pulled.whole, sent + pulled.bytes, lost + pulled.lost_streams
-            troubles = pulled.troubles
-            if not any(t.code in _WORTH_ANOTHER_LOOK for t in troubles):
-                break
+        listing, pulls = _rounds(agent, source, folder, streams=streams, recheck=recheck, emit=emit)
+    troubles = pulls[-1].troubles
     here = [s for s in listing.samples.values() if s.ok and s.id not in {t.id for t in troubles}]
-    failed = {s.id: s.reason for s in listing.samples.values() if not s.ok}
     return Fetched(
         samples=len(here),
         tokens=sum(s.tokens for s in here),
         bytes=sum(s.bytes for s in here),
-        fetched=fetched,
-        bytes_sent=sent,
-        lost_streams=lost,
+        fetched=sum(p.whole for p in pulls),
+        bytes_sent=sum(p.bytes for p in pulls),
+        lost_streams=sum(p.lost_streams for p in pulls),
         troubles=troubles,
-        failed=failed,
+        failed={s.id: s.reason for s in listing.samples.values() if not s.ok},
         seconds=time.monotonic() - started,
     )
+
+
+def _rounds(
+    agent: Agent, source: str, folder: Folder, *, streams: int, recheck: bool, emit: Emit
+) -> tuple[Listing, list[Pulled]]:
+    """List, plan and pull until nothing is left that another look at the manifest could bring."""
+    pulls: list[Pulled] = []
+    for _ in range(ROUNDS):
+        listing = _list(agent, source, emit)
+        todo = _prepare(folder, listing, recheck=recheck and not pulls, emit=emit)
+        if not todo.transfers:
+            pulls.append(Pulled(0, 0, 0, ()))  # a newer manifest settled what was in trouble before
+            break
+        pulls.append(pull(agent, source, folder, todo.transfers, listing.lines, streams=streams, emit=emit))
+        if not any(t.code in _WORTH_ANOTHER_LOOK for t in pulls[-1].troubles):
+            break
+    return listing, pulls
 
 
 def _list(agent: Agent, source: str, emit: Emit) -> Listing:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -16,6 +17,7 @@ from hsops.core.errors import BadDataError, LockedError, SpaceError, UsageError
 from hsops.fetch.plan import Held, Stamp, part_name
 
 _PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*" + re.escape(SUFFIX) + r"\.([0-9a-f]{16}|[0-9a-f]{8})\.part\Z")
+_NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)  # Lustre without -o flock: go on, as every tool does there
 _STAMP = "local"  # the key that a local manifest line has besides the host's
 
 
@@ -138,6 +140,9 @@ class Folder:
         handle = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(handle)
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # SMB and some FUSE file systems sync no folders
+                raise
         finally:
             os.close(handle)
 
@@ -187,6 +192,9 @@ def _lock(handle: int, path: Path) -> None:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel lets go of it whatever happens to us
     except BlockingIOError:
         raise LockedError(f"another fetch writes to {path}", fix="wait for it, or choose another --to DIR") from None
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
 
 
 def _held(line: str) -> Held | None:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import errno
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hsops.core.checksum import matches
-from hsops.core.errors import AuthenticationError, HostKeyError, HsopsError, SpaceError, UnreachableError
+from hsops.core.errors import AuthenticationError, HostKeyError, HsopsError, UnreachableError
 from hsops.core.events import Emit, Note
 from hsops.core.meter import Meter
 from hsops.core.worker import Worker
+from hsops.fetch.commit import Committer, local_error
 from hsops.fetch.folder import Folder
 from hsops.fetch.plan import Transfer, batches
 from hsops.fetch.stream import Hooks, Receiver, Trouble
@@ -198,82 +197,3 @@ class _Pull:
         while not self._notes.empty():
             emit(self._notes.get())
         emit(meter.at(self._moved, f"{self._committer.whole} of {self.files} files"))
-
-
-class Committer:
-    """The one thread that checks part files and makes them dumps, several at a time so that syncs are shared.
-
-    Args:
-        folder: the local folder.
-        lines: the host's manifest lines by id.
-        trouble, fail: told of a file with wrong content, and of a folder that cannot be written.
-    """
-
-    LARGEST = 64  # files in one commit: what a kill may have to check again
-
-    def __init__(
-        self,
-        folder: Folder,
-        lines: Mapping[str, str],
-        trouble: Callable[[Trouble], None],
-        fail: Callable[[HsopsError], None],
-    ) -> None:
-        self.folder, self.lines, self.trouble, self.fail = folder, lines, trouble, fail
-        self.whole = 0
-        self._queue: queue.Queue[Transfer | None] = queue.Queue()
-        self._thread = Worker(self._run, "fetch-commit")
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def put(self, transfer: Transfer) -> None:
-        """A part file that has all its bytes."""
-        self._queue.put(transfer)
-
-    def finish(self) -> None:
-        """Commit what is queued and end. Idempotent."""
-        self._queue.put(None)
-        self._thread.join()
-
-    def check(self) -> None:
-        """Raise what the thread raised, if it did."""
-        self._thread.check()
-
-    def _run(self) -> None:
-        ended = False
-        while not ended:
-            batch, ended = self._next()
-            try:
-                good = [t.sample for t in batch if self._is_whole(t)]
-                if good:
-                    self.folder.commit(good, self.lines)
-                    self.whole += len(good)
-            except OSError as error:
-                self.fail(local_error(error, self.folder))
-
-    def _next(self) -> tuple[list[Transfer], bool]:
-        """Wait for one file, then take what else is there; and whether the end was seen."""
-        batch: list[Transfer] = []
-        item = self._queue.get()
-        while item is not None:
-            batch.append(item)
-            if self._queue.empty() or len(batch) >= self.LARGEST:
-                return batch, False
-            item = self._queue.get()
-        return batch, True
-
-    def _is_whole(self, transfer: Transfer) -> bool:
-        part = self.folder.part(transfer.sample)
-        if matches(part, transfer.sample.checksum):
-            return True
-        part.unlink()  # nothing in it can be trusted: the next attempt starts at its first byte
-        self.trouble(Trouble(transfer.sample.id, "checksum", "the content is not what the host's manifest says"))
-        return False
-
-
-def local_error(error: OSError, folder: Folder) -> HsopsError:
-    """A failed local write as an error for people."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return SpaceError(f"{folder.path}: {error.strerror}", fix="free some room, then run it again")
-    name = error.filename or folder.path
-    return HsopsError(f"{name} cannot be written: {error.strerror}", fix="then run it again")
