@@ -86,7 +86,7 @@ def test_a_day(hsops: Cli, tmp_path: Path) -> None:
 
 
 def test_death_of_a_rank_ends_the_launch(hsops: Cli) -> None:
-    """kill -9 of a rank while it starts: the launch fails within two seconds and says who, how and what was logged."""
+    """kill -9 of a rank while it starts: the launch fails at once and says who, how and what was logged."""
     client = hsops.start("launch", "--wait-healthy", "--json")
     killed, last = 0.0, {}
     for last in events(client):
@@ -98,7 +98,7 @@ def test_death_of_a_rank_ends_the_launch(hsops: Cli) -> None:
     client.communicate()
 
     assert client.returncode == 7
-    assert took < 2.5, took  # 2 s, and the client's own end
+    assert took < 10, took  # 0.6 s on a quiet machine; a death that only a time-out shows takes 20 s and more
     assert last["errors"][0]["type"] == "UnhealthyError" and "TP1" in json.dumps(last["errors"])
     assert "SIGKILL" in json.dumps(last["errors"])
 
