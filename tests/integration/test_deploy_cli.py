@@ -102,3 +102,39 @@ def test_fetch_from_a_host_without_dumps_leaves_no_folder(here: Path) -> None:
 
     assert done.returncode == 1 and "has no manifest" in done.stderr, done.stderr
     assert not (here / "hs").exists()
+
+
+@pytest.fixture
+def too_old(tmp_path: Path) -> Path:
+    """As ``here``, but with an interpreter that has an SGLang of long ago."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True, timeout=60)
+    (site,) = (tmp_path / "venv").glob("lib/python3*/site-packages")
+    (site / "sglang/srt/models").mkdir(parents=True)
+    (site / "sglang/__init__.py").touch()
+    (site / "sglang/version.py").write_text('__version__ = "0.4.1"\n')
+    (site / "sglang/srt/models/deepseek_v2.py").write_text("class DeepseekV2ForCausalLM: ...\n")
+    text = INVENTORY.format(python=tmp_path / "venv/bin/python", state=tmp_path / "state")
+    (tmp_path / "inventory.yaml").write_text(text)
+    return tmp_path
+
+
+def test_an_unsupported_sglang_is_refused_with_what_to_install(too_old: Path) -> None:
+    """Its version, what is supported, and nothing changed."""
+    before = sorted((too_old / "venv").rglob("*"))
+
+    done = hsops("deploy", "--yes", "--json", cwd=too_old)
+
+    (error,) = json.loads(done.stdout)["errors"]
+    assert (done.returncode, error["type"], error["host"]) == (1, "UnsupportedError", "here")
+    assert "SGLang 0.4.1 cannot be patched" in error["message"] and "pip install sglang==" in error["fix"]
+    assert sorted((too_old / "venv").rglob("*")) == before
+
+
+def test_launch_without_the_servers_patch_is_refused(too_old: Path) -> None:
+    """It would run for hours and capture nothing; the command that cures it is named, and no run is begun."""
+    done = hsops("launch", "--json", cwd=too_old)
+
+    (error,) = json.loads(done.stdout)["errors"]
+    assert (done.returncode, error["message"]) == (1, "patch hs-dump is absent")
+    assert error["fix"] == "hsops deploy --server tiny"
+    assert not (too_old / "state/runs").exists()
