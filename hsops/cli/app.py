@@ -10,6 +10,7 @@ import typer
 from hsops import __version__
 from hsops.cli import demo, deploy, diagnose, doctor, extract, fetch, lab, launch, logs, playbook, status, stop, verify
 from hsops.cli.options import everywhere
+from hsops.render import streams
 
 app = typer.Typer(
     name="hsops",
@@ -56,4 +57,5 @@ def root(
 
 def main() -> None:
     """Entry point of the ``hsops`` script."""
+    streams.prepare()
     app()

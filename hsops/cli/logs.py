@@ -45,6 +45,8 @@ def show(session: Session, name: str, *, follow: bool, lines: int | None) -> Out
             session.console.emit(LogPiece(piece.decode("utf-8", "surrogateescape")))
         else:
             session.console.raw(piece)
+        if not session.console.heard:  # `hsops logs -f | head`
+            break
     return Outcome({"run": found.id, "log": found.log})
 
 

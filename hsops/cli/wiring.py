@@ -88,9 +88,6 @@ def run(ctx: typer.Context, command: str, body: Callable[[Session], Outcome]) ->
         code = console.error(error)
     except KeyboardInterrupt:
         code = console.interrupted()
-    except BrokenPipeError:  # `hsops logs | head`: the reader has seen enough
-        sys.stderr.close()
-        code = 0
     except Exception as error:
         if options.verbose:
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import sys
@@ -11,7 +12,7 @@ from typing import Any
 
 from hsops.core.errors import HsopsError
 from hsops.core.events import Event, Picture, Progress, Trace
-from hsops.render import progress
+from hsops.render import progress, streams
 from hsops.render.describe import describe
 
 SCHEMA = "hsops/1"
@@ -48,6 +49,7 @@ class Console:
         self.terminal = sys.stderr.isatty() and not as_json
         self.color = color and self.terminal
         self._pace = progress.Pace()
+        self.heard = True  # somebody still reads standard output
         self._live_shown = False
         self._block = 0  # lines of the picture on the screen
 
@@ -75,11 +77,9 @@ class Console:
             self._envelope(ok=ok, data=outcome.data, errors=list(outcome.errors))
         else:
             if self._live_shown:
-                print(file=sys.stderr)
+                self._err("\n")
             self._block = 0  # the last picture stays
-            for line in outcome.lines:
-                print(line)
-            sys.stdout.flush()
+            self._out("".join(f"{line}\n" for line in outcome.lines))
         return outcome.exit_code
 
     def error(self, error: HsopsError) -> int:
@@ -102,24 +102,23 @@ class Console:
     def _live(self, text: str) -> None:
         """Rewrite the one live line of a terminal."""
         width = shutil.get_terminal_size().columns - 1
-        print(f"\r\x1b[K{text[:width]}", end="", file=sys.stderr, flush=True)
+        self._err(f"\r\x1b[K{text[:width]}")
         self._live_shown = True
 
     def raw(self, data: bytes) -> None:
         """Bytes for stdout exactly as they are: ``hsops logs``."""
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
+        self.heard = self.heard and streams.write_bytes(sys.stdout, data)
 
     def _picture(self, lines: list[str]) -> None:
         """Redraw the block of lines of a terminal."""
         width = shutil.get_terminal_size().columns - 1
         self._erase()
-        print("\n".join(text[:width] for text in lines), file=sys.stderr, flush=True)
+        self._err("".join(f"{text[:width]}\n" for text in lines))
         self._block = len(lines)
 
     def _erase(self) -> None:
         if self._block:
-            print(f"\x1b[{self._block}F\x1b[J", end="", file=sys.stderr)
+            self._err(f"\x1b[{self._block}F\x1b[J")
             self._block = 0
 
     def _say(self, *lines: str) -> None:
@@ -127,17 +126,29 @@ class Console:
         if lines:
             self._erase()
         if self._live_shown and lines:
-            print(file=sys.stderr)
+            self._err("\n")
             self._live_shown = False
-        for line in lines:
-            print(line, file=sys.stderr)
-        sys.stderr.flush()
+        self._err("".join(f"{line}\n" for line in lines))
 
     def _envelope(self, *, ok: bool, data: dict[str, Any], errors: list[dict[str, Any]]) -> None:
         self._json({"schema": SCHEMA, "command": self.command, "ok": ok, "data": data, "errors": errors})
 
     def _json(self, value: dict[str, Any]) -> None:
-        print(json.dumps(value, separators=(",", ":"), default=str), flush=True)
+        self._out(json.dumps(value, separators=(",", ":"), default=str) + "\n")
+
+    def _out(self, text: str) -> None:
+        """Standard output. A reader who has seen enough does not end the work: half done is worse than unseen."""
+        try:
+            self.heard = self.heard and streams.write(sys.stdout, text)
+        except HsopsError:
+            self.as_json = False  # so that the error itself can be said, on the other stream
+            raise
+
+    @staticmethod
+    def _err(text: str) -> None:
+        """Standard error. If it cannot be written there is nowhere left to say so, and the exit code speaks."""
+        with contextlib.suppress(HsopsError):
+            streams.write(sys.stderr, text)
 
 
 def error_lines(error: HsopsError) -> list[str]:

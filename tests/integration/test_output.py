@@ -1,0 +1,73 @@
+"""Standard streams that are closed, full, ASCII only or read by nobody: the real program under a real shell."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+INVENTORY = "hosts:\n  here: {{ ssh: local, python: {python}, state_dir: {state} }}\n"
+SERVER = "servers:\n  s: {{ host: here, model: /m }}\n"
+
+
+def shell(line: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run a shell line in which ``$H`` is hsops."""
+    command = ["bash", "-o", "pipefail", "-c", line]
+    whole = {**os.environ, "H": f"{sys.executable} -m hsops", **env}
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=60, env=whole, check=False)
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    """A folder with an inventory of this machine."""
+    text = (INVENTORY + SERVER).format(python=sys.executable, state=tmp_path / "state")
+    (tmp_path / "inventory.yaml").write_text(text)
+    return tmp_path
+
+
+@pytest.mark.parametrize("closed", [">&-", "<&-", ">&- 2>&- <&-", "--json >&-"])
+def test_a_closed_stream_is_like_the_null_device(here, closed):
+    """Nothing is said there, and the command does what it should."""
+    done = shell(f"$H status {closed}", here)
+
+    assert done.returncode == 0
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("words", ["status", "--json status"])
+def test_a_full_output_is_an_error_with_its_reason(here, words):
+    """Exit 1 and one message on the other stream; no traceback, not even when the interpreter ends."""
+    done = shell(f"$H {words} >/dev/full", here)
+
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[0] == "the output cannot be written: No space left on device"
+    assert "Traceback" not in done.stderr
+    assert "bug" not in done.stderr
+
+
+def test_a_full_error_stream_leaves_the_exit_code(here):
+    """There is nowhere to say it; the code is still that of the command."""
+    assert shell("$H status --host nobody 2>/dev/full", here).returncode == 2
+
+
+@pytest.mark.parametrize("words", ["status --host nobody 2>&1", "--json status --host nobody"])
+def test_a_reader_who_left_does_not_make_a_failure_a_success(here, words):
+    """The pipe's reader has gone before anything is said: the exit code is the command's, not 0."""
+    done = shell(f"(read -t 20 < go; $H {words}) | {{ exec <&-; echo > go; }}", *_with_pipe(here))
+
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_characters_that_the_terminal_lacks_are_replaced(here):
+    """An ASCII terminal gets a question mark where a dot would be."""
+    done = shell("$H lab status --home $PWD/lab; $H status", here, PYTHONIOENCODING="ascii")
+
+    assert done.returncode == 0, done.stderr
+    assert "bug" not in done.stderr
+
+
+def _with_pipe(folder: Path) -> tuple[Path]:
+    os.mkfifo(folder / "go")
+    return (folder,)
