@@ -1,5 +1,6 @@
 """The agent's one entry: a verb, a request on stdin, JSON lines out."""
 
+import errno
 import importlib
 import sys
 import traceback
@@ -39,6 +40,11 @@ def main(argv: "list[str]") -> int:
         protocol.write({"error": {"code": refusal.code, "message": refusal.message, "detail": refusal.detail}})
         return 1
     except BrokenPipeError:  # the client went away; nobody is left to tell
+        return 1
+    except OSError as error:  # the host's doing, not ours: a full disk, a folder that may not be written
+        detail = {"errno": errno.errorcode.get(error.errno or 0, ""), "traceback": traceback.format_exc()[-4000:]}
+        where = f": {error.filename}" if error.filename else ""
+        protocol.write({"error": {"code": "os-error", "message": f"{error.strerror or error}{where}", "detail": detail}})
         return 1
     except Exception as error:  # noqa: BLE001 - the last frame of the agent: whatever it is must reach the client as JSON
         detail = {"traceback": traceback.format_exc()[-4000:]}

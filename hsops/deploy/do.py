@@ -76,7 +76,7 @@ def explained(error: AgentError, agent: Agent) -> HsopsError:
     """The same error with what it means and what to do."""
     if error.code == "locked":
         return LockedError(error.message, host=error.host, fix="wait for it, then again")
-    why, fix = _MEANING.get(error.code, ("", ""))
+    why, fix = _MEANING.get(error.code, (error.why, error.fix.replace("{", "{{").replace("}", "}}")))
     detail = {**error.detail, "python": agent.python}
     fixed = fix.format_map({key: str(value) for key, value in detail.items()})
     return AgentError(error.message, code=error.code, detail=error.detail, host=error.host, why=why, fix=fixed)

@@ -106,7 +106,7 @@ def _refused(error: AgentError, server: str, host: str, port: int | str = "") ->
     if error.code == "already-running":
         fix = "hsops launch --wait-healthy picks it up"
     fix = fix.replace("servers.<name>", f"servers.{server}").replace("hosts.<name>", f"hosts.{host}")
-    return AgentError(error.message, code=error.code, detail=error.detail, host=host, fix=fix)
+    return AgentError(error.message, code=error.code, detail=error.detail, host=host, why=error.why, fix=fix)
 
 
 def _options_differ(patch: HsDumpPatch, options: dict[str, Any]) -> str:

@@ -130,7 +130,9 @@ def refusal(agent: Agent, verb: str, error: dict[str, Any]) -> RemoteError:
     if code == "old-python":
         return wrong_python(agent.host, f"{agent.python} is Python {message}, the agent needs 3.10 or newer")
     why = fix = ""
-    if code == "bug":
+    if code == "os-error":
+        message, why, fix = f"{verb} failed: {message}", *_host_trouble(agent, detail.get("errno", ""))
+    elif code == "bug":
         frames = [line.strip() for line in detail.get("traceback", "").splitlines() if line.strip().startswith("File ")]
         message = f"the agent failed in {verb}: {message}"
         why = f"a fault in hsops: {frames[-1]}" if frames else "a fault in hsops"
@@ -140,8 +142,21 @@ def refusal(agent: Agent, verb: str, error: dict[str, Any]) -> RemoteError:
     return AgentError(message, code=code, detail=detail, host=agent.host.name, why=why, fix=fix)
 
 
+def _host_trouble(agent: Agent, errno: str) -> tuple[str, str]:
+    """Why an operating system's refusal happened, and what helps."""
+    if errno in ("ENOSPC", "EDQUOT"):
+        return "a disk of the host is full", f"free some room there (df {agent.state_dir}), then run it again"
+    if errno in ("EACCES", "EPERM", "EROFS"):
+        return "the SSH user may not do that there", "give it the right to, or name another folder in inventory.yaml"
+    return "the host's system refused", "put that right on the host, then run it again"
+
+
 def _lines(stream: Stream) -> Iterator[bytes]:
-    rest = b""
+    held: list[bytes] = []  # joined once: a line may come in thousands of pieces
     for piece in stream:
-        *lines, rest = (rest + piece).split(b"\n")
-        yield from lines
+        first, *others = piece.split(b"\n")
+        held.append(first)
+        if others:
+            yield b"".join(held)
+            yield from others[:-1]
+            held = [others[-1]]

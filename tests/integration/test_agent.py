@@ -169,3 +169,15 @@ def test_without_home_the_password_file_says_where_it_is(tmp_path: Path, monkeyp
     host = connect(HostSpec(name="here", ssh="local", python=sys.executable))
 
     assert host.run(Command(("echo", "~/x"))).stdout.decode() == f"{os.path.expanduser('~')}/x\n"
+
+
+def test_a_refusal_of_the_operating_system_is_no_bug_of_ours(agent: Agent) -> None:
+    """A file where the agent needs a folder: what, where, and what helps, with the errno for code to decide on."""
+    agent.call("hello")
+    (Path(agent.state_dir) / "runs").write_text("in the way")
+
+    with pytest.raises(AgentError, match="run-start failed: .*: .*/runs") as caught:
+        agent.call("run-start", server="s", model="m", tp=1, port=0, argv=["x"], env={}, spec_hash="", needs=[], patches={})
+
+    assert (caught.value.code, caught.value.detail["errno"]) == ("os-error", "EEXIST")
+    assert caught.value.fix
