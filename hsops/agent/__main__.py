@@ -44,7 +44,9 @@ def main(argv: "list[str]") -> int:
     except OSError as error:  # the host's doing, not ours: a full disk, a folder that may not be written
         detail = {"errno": errno.errorcode.get(error.errno or 0, ""), "traceback": traceback.format_exc()[-4000:]}
         where = f": {error.filename}" if error.filename else ""
-        protocol.write({"error": {"code": "os-error", "message": f"{error.strerror or error}{where}", "detail": detail}})
+        protocol.write(
+            {"error": {"code": "os-error", "message": f"{error.strerror or error}{where}", "detail": detail}}
+        )
         return 1
     except Exception as error:  # noqa: BLE001 - the last frame of the agent: whatever it is must reach the client as JSON
         detail = {"traceback": traceback.format_exc()[-4000:]}

@@ -13,8 +13,8 @@ from hsops.core.errors import HsopsError
 def prepare() -> None:
     """Make all three streams usable, before anything is opened.
 
-    A closed one (``hsops ... >&-``) becomes the null device: otherwise the next file or socket would get its number, and
-    child processes would print into that. A character that the terminal lacks becomes ``?``.
+    A closed one (``hsops ... >&-``) becomes the null device: otherwise the next file or socket would get its number,
+    and child processes would print into that. A character that the terminal lacks becomes ``?``.
     """
     while (number := os.open(os.devnull, os.O_RDWR)) < 3:  # the lowest free number
         os.set_inheritable(number, True)

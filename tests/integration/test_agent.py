@@ -176,8 +176,10 @@ def test_a_refusal_of_the_operating_system_is_no_bug_of_ours(agent: Agent) -> No
     agent.call("hello")
     (Path(agent.state_dir) / "runs").write_text("in the way")
 
-    with pytest.raises(AgentError, match="run-start failed: .*: .*/runs") as caught:
-        agent.call("run-start", server="s", model="m", tp=1, port=0, argv=["x"], env={}, spec_hash="", needs=[], patches={})
+    with pytest.raises(AgentError, match=r"run-start failed: .*: .*/runs") as caught:
+        agent.call(
+            "run-start", server="s", model="m", tp=1, port=0, argv=["x"], env={}, spec_hash="", needs=[], patches={}
+        )
 
     assert (caught.value.code, caught.value.detail["errno"]) == ("os-error", "EEXIST")
     assert caught.value.fix
