@@ -38,11 +38,6 @@ def list_runs(agent: Agent, server: str | None = None, *, limit: int = 20) -> tu
     return tuple(parse_run(raw) for raw in found)
 
 
-def current_run(agent: Agent, server: str) -> Run | None:
-    """The run of ``server`` that is alive, if any."""
-    return next((run for run in list_runs(agent, server) if run.alive), None)
-
-
 def stop_run(agent: Agent, run: str, *, grace: float = 10.0) -> Stopped:
     """End a run's whole process tree and nothing else.
 

@@ -185,7 +185,7 @@ def test_supervisor_killed(agent: Agent) -> None:
     state = json.loads((Path(run.directory) / "state.json").read_text())
 
     os.kill(state["supervisor"][0], signal.SIGKILL)
-    listed = runs.current_run(agent, "victim")
+    (listed,) = (found for found in runs.list_runs(agent, "victim") if found.alive)
     stopped = runs.stop_run(agent, run.id, grace=0.5)
 
     assert listed and listed.id == run.id
@@ -258,7 +258,7 @@ def test_refusals(agent: Agent, changed: dict[str, Any], code: str) -> None:
         start(agent, "sleep", **changed)
 
     assert refused.value.code == code
-    assert runs.current_run(agent, "victim") is None
+    assert not any(found.alive for found in runs.list_runs(agent, "victim"))
 
 
 def test_one_run_a_server(agent: Agent) -> None:
