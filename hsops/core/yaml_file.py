@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -14,6 +15,8 @@ from pydantic import BaseModel, ValidationError
 from hsops.core.errors import ConfigError, Fault
 
 Path_ = tuple[Hashable, ...]
+LARGEST = 100_000  # values of one file; a few lines of aliases of aliases make billions
+_UNUSABLE = re.compile("[\0\ud800-\udfff]")  # no path, command line or UTF-8 file can hold these
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,8 @@ def read(path: Path, *, what: str, fix: str = "") -> Document:
         raise ConfigError([Fault(name, *place, "", f"YAML syntax: {error.problem or error.context}")]) from None
     except yaml.YAMLError as error:
         _fail(name, f"YAML syntax: {error}")
+    except RecursionError:
+        _fail(name, "nested too deeply")
     reader = _Reader(name)
     value = reader.build(node, ()) if node is not None else {}
     if reader.faults:
@@ -108,6 +113,8 @@ class _Reader:
         self._open: set[int] = set()  # nodes being built: an alias to one of them is a cycle
 
     def build(self, node: yaml.Node, path: Path_) -> Any:
+        if len(self.places) > LARGEST:
+            _fail(self.file, f"more than {LARGEST:,} values; are there aliases of aliases?")
         self.places[path] = _mark(node)
         if id(node) in self._open:
             self.faults.append(Fault(self.file, *_mark(node), _dotted(path), "an alias to its own parent"))
@@ -124,7 +131,10 @@ class _Reader:
 
     def _scalar(self, node: yaml.Node, path: Path_) -> Any:
         try:
-            return self._loader.construct_object(node)
+            value = self._loader.construct_object(node)
+            if problem := _unusable(value):
+                self.faults.append(Fault(self.file, *_mark(node), _dotted(path), problem))
+            return value if not problem else None
         except (yaml.YAMLError, ValueError) as error:
             problem = getattr(error, "problem", None) or str(error)
             self.faults.append(Fault(self.file, *_mark(node), _dotted(path), problem))
@@ -148,6 +158,15 @@ class _Reader:
             self.keys[(*path, key)] = _mark(key_node)
             built[key] = self.build(value_node, (*path, key))
         return built
+
+
+def _unusable(value: Any) -> str:
+    """Why nothing that the value is for could take it; empty when it can."""
+    if isinstance(value, int) and abs(value) >= 2**63:
+        return "the number is too large"
+    if isinstance(value, str) and _UNUSABLE.search(value):
+        return "the text has a NUL or half a character in it"
+    return ""
 
 
 def _mark(node: yaml.Node) -> tuple[int, int]:

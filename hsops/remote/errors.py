@@ -71,6 +71,7 @@ _foreign = _unreachable("fabric failed on {t.hostname}: {error}")
 TABLE: Mapping[type[BaseException], Make] = {
     # sockets
     socket.gaierror: _unreachable("the name {t.hostname} does not resolve", fix="check `ssh:` and ~/.ssh/config"),
+    UnicodeError: _unreachable("{t.hostname} cannot be a host's name: {error}", fix="check `ssh:` and ~/.ssh/config"),
     ConnectionRefusedError: _unreachable("nothing listens on {t.hostname}:{t.port}: connection refused", fix=TRY),
     TimeoutError: _late,
     EOFError: _unreachable("{t.hostname} closed the connection"),

@@ -213,3 +213,35 @@ def test_the_inventory_in_the_readme_is_right(tmp_path):
     (block,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
 
     assert find_server(load(write(tmp_path, block)), None).name == "kimi-k2.5"
+
+
+@pytest.mark.parametrize(
+    "text,expected",
+    [
+        (GOOD.replace("root@gpu-box", '"a\\0b"'), "2:15: hosts.box.ssh: the text has a NUL"),
+        (GOOD.replace("root@gpu-box", '"a\\nb"'), "2:15: hosts.box.ssh: 'a\\nb' has the control character"),
+        (GOOD.replace("/usr/bin/python3", '"/a\\nb"'), "3:32: hosts.other.python: '/a\\nb' has the control character"),
+        (GOOD.replace("/models/Kimi-K2.5", '""'), "7:29: servers.kimi.model: '' is neither a path"),
+        (GOOD.replace("/models/Kimi-K2.5", "--help"), "7:29: servers.kimi.model: '--help' is neither a path"),
+        (GOOD.replace('A: "1"', '"A=B": "1"'), "servers.small.env.A=B: 'A=B' is not the name of an environment"),
+        (GOOD.replace('A: "1"', '"": "1"'), "'' is not the name of an environment"),
+        (GOOD.replace('A: "1"', 'A: "\\ud800"'), "8:46: servers.small.env.A: the text has a NUL or half a character"),
+        (GOOD.replace("trust-remote-code: true", '"a b": 1'), "'a b' is not a flag"),
+        (GOOD.replace("tp: 8", f"tp: 0x{'f' * 6000}"), "7:52: servers.kimi.tp: the number is too large"),
+        (GOOD.replace("[3, 31, 59]", f"[{10**30}]"), "the number is too large"),
+        ("[" * 5000 + "]" * 5000, "nested too deeply"),
+    ],
+    ids=lambda value: None if len(value) > 60 else value[:40],
+)
+def test_what_no_command_line_can_take_is_a_fault_with_its_place(tmp_path, text, expected):
+    """Found here, and not by execve, getaddrinfo or YAML's own recursion in the middle of something."""
+    found = faults(write(tmp_path, text))
+
+    assert any(expected in fault for fault in found), found
+
+
+def test_aliases_of_aliases_are_refused_at_once(tmp_path):
+    """Nine lines that stand for billions of values."""
+    levels = [f"k{i}: &k{i} [{', '.join([f'*k{i - 1}'] * 9)}]" for i in range(1, 10)]
+
+    assert "more than 100,000 values" in faults(write(tmp_path, "\n".join(["k0: &k0 [x]", *levels])))[0]
