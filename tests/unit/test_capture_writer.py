@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import resource
+import shutil
+import signal
 from pathlib import Path
 
+import pytest
 from safetensors.numpy import load_file
 
 from hsops.core.dumps import parse_sample, token_hash
@@ -80,6 +84,51 @@ def test_a_failed_sample_leaves_a_line_and_no_file(tmp_path: Path) -> None:
     assert (lines["bad"].status, lines["bad"].reason) == ("failed", "why not")
     assert lines["good"].ok and len(manifest(tmp_path)) == 2
     assert [path.name for path in tmp_path.glob("*.safetensors*")] == ["good.safetensors"]
+
+
+@pytest.mark.parametrize("how", ["folder removed", "manifest removed", "folder moved", "manifest replaced"])
+def test_a_folder_that_is_emptied_under_the_server_is_begun_anew(tmp_path: Path, how: str) -> None:
+    """People make room in a RAM disk while the server runs. No line may go into a file that nobody can open."""
+    folder = tmp_path / "dumps"
+    lines = files.Manifest(str(folder))
+    lines.append({"id": "first"})
+    if how == "folder removed":
+        shutil.rmtree(folder)
+    elif how == "manifest removed":
+        (folder / "manifest.jsonl").unlink()
+    elif how == "folder moved":
+        folder.rename(tmp_path / "old")
+    else:
+        (tmp_path / "new").write_text("")
+        (tmp_path / "new").replace(folder / "manifest.jsonl")
+
+    dump = files.DumpFile(str(folder), "a", Layout("F32", 4, 1, 3, 4, {}))
+    dump.rows(0, memoryview(bytes(48)), bytes(8))
+    dump.finish()
+    lines.append({"id": "second"})
+    lines.close()
+
+    assert (folder / "manifest.jsonl").read_text() == '{"id":"second"}\n'
+    assert (folder / "a.safetensors").exists()
+
+
+def test_a_line_that_does_not_fit_leaves_nothing_of_itself(tmp_path: Path) -> None:
+    """A limit on the file's size cuts the line as a full disk does; the next one that fits is not glued to it."""
+    manifest_ = files.Manifest(str(tmp_path))
+    manifest_.append({"id": "first"})
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (30, hard))
+    try:
+        with pytest.raises(OSError, match="cut"):
+            manifest_.append({"id": "x" * 100})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, before)
+    manifest_.append({"id": "next"})
+    manifest_.close()
+
+    assert (tmp_path / "manifest.jsonl").read_text().splitlines() == ['{"id":"first"}', '{"id":"next"}']
 
 
 def test_a_pass_that_cannot_be_copied_fails_its_samples_only(tmp_path: Path) -> None:

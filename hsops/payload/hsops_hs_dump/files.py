@@ -50,6 +50,7 @@ class DumpFile:
         self._have = 0
         self._hash = _new_hash()
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        os.makedirs(folder, exist_ok=True)  # somebody may remove it to make room while the server runs
         self._handle = os.open(self._path + PART, flags, FILE_MODE)
         try:
             self._reserve(layout.size(self._header))
@@ -113,22 +114,37 @@ class Manifest:
     """
 
     def __init__(self, folder: str) -> None:
-        os.makedirs(folder, exist_ok=True)
-        path = os.path.join(folder, MANIFEST)
-        self._handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
-        size = os.fstat(self._handle).st_size
-        if size and os.pread(self._handle, 1, size - 1) != b"\n":  # the last run died in the middle of a line
-            os.write(self._handle, b"\n")
+        self._path = os.path.join(folder, MANIFEST)
+        self._handle = self._open()
 
     def append(self, line: dict[str, Any]) -> None:
-        """Add one line."""
+        """Add one line, or nothing."""
+        if not self._in_place():  # the folder was emptied or moved under the server: lines must not go into nowhere
+            os.close(self._handle)
+            self._handle = self._open()
         data = json.dumps(line, separators=(",", ":")).encode() + b"\n"
+        before = os.fstat(self._handle).st_size
         if os.write(self._handle, data) != len(data):
-            raise OSError("the manifest's line was cut: no space left")
+            os.ftruncate(self._handle, before)  # or the next line would be glued to what there is of this one
+            raise OSError(errno.ENOSPC, "the manifest's line was cut: no space left")
 
     def close(self) -> None:
         """Close the file."""
         os.close(self._handle)
+
+    def _open(self) -> int:
+        os.makedirs(os.path.dirname(self._path), exist_ok=True)
+        handle = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        size = os.fstat(handle).st_size
+        if size and os.pread(handle, 1, size - 1) != b"\n":  # the last run died in the middle of a line
+            os.write(handle, b"\n")
+        return handle
+
+    def _in_place(self) -> bool:
+        try:
+            return os.path.samestat(os.stat(self._path), os.fstat(self._handle))
+        except FileNotFoundError:
+            return False
 
 
 def sweep(folder: str) -> int:
