@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 import traceback
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 import typer
 
 from hsops.cli.options import Options
-from hsops.core.errors import HsopsError, UsageError
+from hsops.core.errors import HsopsError, SpaceError, UsageError
 from hsops.render.console import Console, Outcome
 
 if TYPE_CHECKING:
@@ -91,12 +92,24 @@ def run(ctx: typer.Context, command: str, body: Callable[[Session], Outcome]) ->
     except Exception as error:
         if options.verbose:
             raise
-        code = console.error(_bug(error))
+        code = console.error(_refused(error) if isinstance(error, OSError) else _bug(error))
     raise typer.Exit(code)
 
 
-def _bug(error: Exception) -> HsopsError:
+def _refused(error: OSError) -> HsopsError:
+    """What this machine's system refused, a folder that may not be written for example: no fault of hsops' own."""
+    what = f"{error.filename}: " if error.filename else ""
+    kind = SpaceError if error.errno in (errno.ENOSPC, errno.EDQUOT) else HsopsError
+    return kind(f"{what}{error.strerror or error}", why=f"asked by {_place(error)}", fix="put that right, then again")
+
+
+def _place(error: Exception) -> str:
     frames = traceback.extract_tb(error.__traceback__)
-    place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "nowhere"
+    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "nowhere"
+
+
+def _bug(error: Exception) -> HsopsError:
     said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    return HsopsError(f"a bug in hsops: {said} at {place}", fix="run it again with -v for the traceback, and report it")
+    return HsopsError(
+        f"a bug in hsops: {said} at {_place(error)}", fix="run it again with -v for the traceback, and report it"
+    )

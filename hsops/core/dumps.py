@@ -101,12 +101,12 @@ def parse_sample(line: str) -> Sample:
         raise BadDataError(f"expected an object, got {type(raw).__name__}")
     for key, kind in _TYPES.items():
         if type(raw.get(key)) is not kind:
-            raise BadDataError(f"{key}: expected {kind.__name__}, got {raw.get(key)!r}")
+            raise BadDataError(f"{key}: expected {kind.__name__}, got {_shown(raw.get(key))}")
     boundaries = raw.get("boundaries")
     if not isinstance(boundaries, list) or not all(type(b) is int for b in boundaries):
-        raise BadDataError(f"boundaries: expected a list of integers, got {boundaries!r}")
+        raise BadDataError(f"boundaries: expected a list of integers, got {_shown(boundaries)}")
     if not isinstance(token_hash := raw.get("token_hash", ""), str):
-        raise BadDataError(f"token_hash: expected str, got {token_hash!r}")
+        raise BadDataError(f"token_hash: expected str, got {_shown(token_hash)}")
     sample = Sample(boundaries=tuple(boundaries), token_hash=token_hash, **{key: raw[key] for key in _TYPES})
     _check(sample)
     return sample
@@ -139,15 +139,21 @@ def token_hash(tokens: bytes) -> str:
     return f"sha256:{hashlib.sha256(tokens).hexdigest()[:16]}"
 
 
+def _shown(value: Any) -> str:
+    """A value from the host for a message, which must stay one."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
 def _check(sample: Sample) -> None:
     if not SAMPLE_ID.match(sample.id):
-        raise BadDataError(f"id {sample.id!r} is not a safe file name")
+        raise BadDataError(f"id {_shown(sample.id)} is not a safe file name")
     if sample.status not in ("ok", "failed"):
-        raise BadDataError(f"status: expected 'ok' or 'failed', got {sample.status!r}")
+        raise BadDataError(f"status: expected 'ok' or 'failed', got {_shown(sample.status)}")
     if sample.final not in FINALS:
-        raise BadDataError(f"final: expected one of {', '.join(FINALS)}, got {sample.final!r}")
+        raise BadDataError(f"final: expected one of {', '.join(FINALS)}, got {_shown(sample.final)}")
     if sample.ok and not CHECKSUM.match(sample.checksum):
-        raise BadDataError(f"checksum {sample.checksum!r} is neither xxh3:<16 hex> nor crc32:<8 hex>")
+        raise BadDataError(f"checksum {_shown(sample.checksum)} is neither xxh3:<16 hex> nor crc32:<8 hex>")
     if sample.ok and min(sample.tokens, sample.hidden_size, sample.bytes) < 1:
         raise BadDataError(
             f"an ok sample of {sample.tokens} tokens, hidden size {sample.hidden_size}, {sample.bytes} bytes"

@@ -160,5 +160,5 @@ class Drive:
         raise HsopsError(
             f"{message}, nor any before",
             why="its ranks capture nothing: the patch is not in this run, or gave up at start",
-            fix="hsops deploy --status, then hsops launch --replace --wait-healthy",
+            fix="hsops deploy --status, then hsops stop && hsops launch --wait-healthy",
         )

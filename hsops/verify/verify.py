@@ -79,7 +79,7 @@ def read_manifest(folder: Path) -> tuple[list[Sample], list[Finding]]:
     path = folder / MANIFEST
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         if not folder.is_dir():
             raise UsageError(
                 f"{folder} is not a folder", fix="hsops verify DIR: where hsops fetch put the dumps"

@@ -71,3 +71,27 @@ def test_characters_that_the_terminal_lacks_are_replaced(here):
 def _with_pipe(folder: Path) -> tuple[Path]:
     os.mkfifo(folder / "go")
     return (folder,)
+
+
+@pytest.mark.parametrize(
+    "words,code,expected",
+    [
+        ("lab up --home /proc/lab", 1, "/proc/lab: No such file or directory"),
+        ("verify inventory.yaml", 2, "inventory.yaml is not a folder"),
+        ("verify inventory.yaml/x", 2, "inventory.yaml/x is not a folder"),
+        ("verify odd", 1, "manifest.jsonl"),
+        ("fetch --to odd", 1, "manifest.jsonl"),
+    ],
+)
+def test_a_file_that_is_not_what_it_should_be_is_named(here, words, code, expected):
+    """A refusal of this machine's system is an error with its path, and no bug in hsops."""
+    (here / "odd/manifest.jsonl").mkdir(parents=True)
+    (here / "dumps/s").mkdir(parents=True)
+    (here / "dumps/s/manifest.jsonl").write_text("")
+    inventory = here / "inventory.yaml"
+    inventory.write_text(inventory.read_text().replace("ssh: local,", f"ssh: local, dumps: {here}/dumps,"))
+
+    done = shell(f"$H {words}", here)
+
+    assert (done.returncode, "bug in hsops" in done.stderr) == (code, False), done.stderr
+    assert expected in done.stderr

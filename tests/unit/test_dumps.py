@@ -102,3 +102,26 @@ def test_token_hash_is_over_little_endian_int64() -> None:
     """What a capture package in another process must reproduce."""
     assert token_bytes([1, 258]) == b"\x01\0\0\0\0\0\0\0\x02\x01\0\0\0\0\0\0"
     assert token_hash(token_bytes([1, 258])) == "sha256:d4b6538234c2adfd"
+
+
+@pytest.mark.parametrize("key", ["id", "status", "final", "checksum", "tokens", "boundaries", "token_hash"])
+def test_a_message_about_a_line_stays_one_however_large_the_line(key: str) -> None:
+    """A megabyte of the host's nonsense is not printed to the terminal."""
+    raw = {
+        **dict.fromkeys(("dtype", "reason", "run", "patch", "sglang"), "x"),
+        "id": "a",
+        "status": "ok",
+        "final": "none",
+        "checksum": "crc32:00000000",
+        "token_hash": "",
+        "tokens": 1,
+        "hidden_size": 1,
+        "bytes": 1,
+        "boundaries": [1],
+        key: "x" * 1_000_000 if key != "token_hash" else [1] * 1_000_000,
+    }
+
+    with pytest.raises(BadDataError) as caught:
+        parse_sample(json.dumps(raw))
+
+    assert len(caught.value.message) < 200
