@@ -1,5 +1,6 @@
 """The run directory ``<state_dir>/runs/<run id>/``: spec.json, state.json, events.jsonl, server.log, stop.json."""
 
+import contextlib
 import glob
 import json
 import os
@@ -89,11 +90,20 @@ class RunDir:
         return bool(self.state()["phase"] == "running")
 
     def hellos(self, dump_dir: str) -> "list[dict[str, Any]]":
-        """What the capture of each process of this run says of itself; a file being written waits for the next look."""
+        """What the capture of each process of this run says of itself; a file being written waits for the next look.
+
+        What was said once is kept: somebody may empty the dump folder, and the ranks say it only when they start.
+        """
         if not dump_dir:
             return []
-        paths = sorted(glob.glob(os.path.join(glob.escape(dump_dir), "hello", f"{self.id}.*.json")))
-        return [said for said in map(_read_json, paths) if said]
+        paths = glob.glob(os.path.join(glob.escape(dump_dir), "hello", f"{self.id}.*.json"))
+        found = {os.path.basename(path): said for path in paths if (said := _read_json(path))}
+        kept = self.read("hellos.json")
+        if not found.items() <= kept.items():
+            kept.update(found)
+            with contextlib.suppress(OSError):  # a full disk: what is there now is told all the same
+                self.write("hellos.json", kept)
+        return [kept[name] for name in sorted(kept)]
 
     def processes(self, state: "dict[str, Any]", snapshot: "procs.Snapshot | None" = None) -> "list[procs.Proc]":
         """All that belongs to the run and lives, never the supervisor itself, never a zombie.
@@ -144,11 +154,16 @@ def find_run(params: "dict[str, Any]") -> RunDir:
 def write_json(path: str, value: "dict[str, Any]") -> None:
     """Write a file whole or not at all, readable by the owner only."""
     temporary = f"{path}.{os.getpid()}.tmp"
-    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-        json.dump(value, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    try:
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+            json.dump(value, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
 
 
 def _read_json(path: str) -> "dict[str, Any]":

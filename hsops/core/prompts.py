@@ -6,6 +6,7 @@ The whole file is checked before anything is sent: every fault at once, with lin
 from __future__ import annotations
 
 import json
+import re
 import sys
 from array import array
 from collections.abc import Iterable, Iterator
@@ -22,6 +23,7 @@ LONGEST_LINE = 32 << 20  # bytes; about 4 million tokens
 LARGEST_TOKEN = 2**31 - 1
 SHOWN = 100  # faults; a file that is wrong throughout needs no more
 FORMAT = 'one {"id": "...", "input_ids": [...]} a line; see docs/how-to/extract-and-fetch.md'
+_HALF = re.compile("[\ud800-\udfff]")  # a lone surrogate, which no UTF-8 can carry to the server
 _BODIES = ("input_ids", "text", "messages")
 
 
@@ -179,6 +181,9 @@ class _Reader:
 
     def _text(self, number: int, text: str, value: Any) -> tuple[bytes, str] | None:
         if isinstance(value, str) and value:
+            if half := _HALF.search(value):
+                self._fault(number, column(text, "text"), "text", f"half a character in it: {half[0]!r}")
+                return None
             return b"", value
         self._fault(number, column(text, "text"), "text", f"expected text that is not empty, got {_shown(value)}")
         return None

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -74,6 +75,20 @@ def said(agent: Agent, run: Run, text: bytes) -> bytes:
 def is_there(pid: int) -> bool:
     proc = procs.look(pid)
     return proc is not None and not proc.zombie
+
+
+def test_what_ranks_said_of_their_capture_outlives_the_dump_folder(agent: Agent, tmp_path: Path) -> None:
+    """Somebody makes room in the RAM disk: the server still captures, and launch must not say otherwise."""
+    dumps = tmp_path / "dumps"
+    run = start(agent, "say=hello", "exit=3", dump_dir=str(dumps))
+    (dumps / "hello").mkdir()
+    hello = {"run": run.id, "pid": 7, "rank": 0, "ok": True, "reason": ""}
+    (dumps / f"hello/{run.id}.7.json").write_text(json.dumps(hello))
+    before = agent.call("run-list", server=None)["runs"][0]["hellos"]
+
+    shutil.rmtree(dumps)
+
+    assert before == [hello] == agent.call("run-list", server=None)["runs"][0]["hellos"]
 
 
 def test_start_returns_while_the_server_runs(agent: Agent) -> None:

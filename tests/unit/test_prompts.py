@@ -46,6 +46,7 @@ def test_prompts_keep_order_lines_and_tokens(tmp_path: Path) -> None:
         ('{"input_ids": [1]}', 1, "'id' is missing"),
         ('{"ids": "a", "input_ids": [1]}', 1, "'id' is missing; did you mean 'id' by 'ids'?"),
         ('{"id": 7, "input_ids": [1]}', 8, "id: expected text, got 7"),
+        (r'{"id": "a", "text": "x\ud800"}', 21, r"text: half a character in it: '\ud800'"),
         ('{"id": "../a", "input_ids": [1]}', 8, "id: '../a' is not safe"),
         ('{"id": "a\\n", "input_ids": [1]}', 8, "id: 'a\\n' is not safe"),
         ('{"id": "", "input_ids": [1]}', 8, "id: '' is not safe"),
