@@ -123,3 +123,15 @@ def _title(pid: int) -> str:
 
 def _words(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").rstrip("\0").split("\0")
+
+
+def daemons(name: str, config: Path) -> list[int]:
+    """Processes of the program ``name`` that were started with ``-f config``; a title that repeats it counts."""
+    wanted, found = f" -f {config} ", []
+    for pid in psutil.pids():
+        with contextlib.suppress(OSError):
+            words = _words(pid)
+            program = Path(words[0].split(":")[0]).name
+            if program == name and wanted in f"{' '.join(words)} " and started_at(pid) is not None:
+                found.append(pid)
+    return found

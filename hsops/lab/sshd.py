@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from hsops.core.errors import LabError
-from hsops.lab.processes import end_tree, started_at
+from hsops.lab.processes import daemons, end_tree, started_at
 
 ADDRESS = "127.0.0.1"
 INSTALL = "apt-get install openssh-server"
@@ -63,6 +63,7 @@ def start(folder: Path, *, alias: str = "lab", extra: tuple[str, ...] = (), pati
     with _locked(folder):
         if running := status(folder):
             return running
+        _end_strays(folder)
         for name in ("host_key", "client_key"):
             _key(folder / name)
         return _start(program, folder, alias, extra, time.monotonic() + patience)
@@ -88,9 +89,16 @@ def stop(folder: Path, *, patience: float = 5.0) -> bool:
         running = status(folder)
         if running:
             end_tree(running.pid, patience=patience)
+        _end_strays(folder)
         for name in ("sshd.json", "sshd.pid"):
             (folder / name).unlink(missing_ok=True)
     return running is not None
+
+
+def _end_strays(folder: Path) -> None:
+    """A server that was started when hsops was killed, before ``sshd.json`` said so: nobody would ever end it."""
+    for pid in daemons("sshd", folder.absolute() / "sshd_config"):
+        end_tree(pid, patience=1.0)
 
 
 def find() -> str:

@@ -13,6 +13,7 @@ import pytest
 
 from hsops.core.errors import LabError
 from hsops.lab import sshd
+from hsops.lab.processes import started_at
 
 
 @pytest.fixture
@@ -74,6 +75,21 @@ def test_a_stale_record_is_no_server(folder: Path) -> None:
     assert sshd.status(folder) is None
     assert sshd.stop(folder) is False
     assert sshd.start(folder).pid != os.getpid()
+
+
+@pytest.mark.parametrize("then", ["start", "stop"])
+def test_a_server_whose_record_was_never_written_is_found_and_ended(folder: Path, then: str) -> None:
+    """hsops was killed between starting sshd and writing down that it did."""
+    lost = sshd.start(folder)
+    (folder / "sshd.json").unlink()
+
+    if then == "stop":
+        sshd.stop(folder)
+        assert started_at(lost.pid) is None
+    else:
+        found = sshd.start(folder)
+        assert started_at(lost.pid) is None
+        assert found.port == lost.port
 
 
 def test_stop_ends_sessions_and_their_commands(folder: Path) -> None:
