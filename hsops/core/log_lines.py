@@ -83,6 +83,7 @@ class LineReader:
 
 def _seconds(stamp: str) -> float | None:
     try:
-        return datetime.strptime(stamp, "%Y-%m-%d %H:%M:%S").replace(tzinfo=timezone.utc).timestamp()
+        # not strptime, which takes a fifth of the time that a log of millions of lines needs
+        return datetime.fromisoformat(stamp).replace(tzinfo=timezone.utc).timestamp()
     except ValueError:
         return None
