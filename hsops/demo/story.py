@@ -5,7 +5,9 @@ Every act is hsops itself as a child process, its output passed through: what th
 
 from __future__ import annotations
 
+import ctypes
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -19,10 +21,17 @@ from hsops.core.errors import HsopsError, UnhealthyError
 from hsops.core.events import Emit, Event
 from hsops.demo import prompts
 
+_PR_SET_PDEATHSIG = 1
 FAULT = "busy-wait"
 EXPECTED = "warmup-deadlock-busy-wait"
 STALL_AFTER_S = 25
 LONGEST_S = 1800.0  # one act: building the package set on a slow link is the longest
+
+
+def end_with_parent() -> None:
+    """In a child: be interrupted when the demo is killed, or the act would go on with nobody left to stop it."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGINT, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +112,10 @@ class Teller:
         """Run one command with its output passed through; returns its exit code."""
         out = sys.stderr if self.stage.aside else None
         argv = self._argv(words)
-        return subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=out, check=False, timeout=within).returncode
+        done = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, stdout=out, check=False, timeout=within, preexec_fn=end_with_parent
+        )
+        return done.returncode
 
     def ask(self, words: list[str]) -> dict[str, Any]:
         """The ``data`` of one command's JSON envelope, nothing shown."""
@@ -114,6 +126,7 @@ class Teller:
             stdin=subprocess.DEVNULL,
             check=False,
             timeout=300,
+            preexec_fn=end_with_parent,
         )
         lines = done.stdout.splitlines()
         data: dict[str, Any] = json.loads(lines[-1])["data"] if lines else {}
