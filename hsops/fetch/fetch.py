@@ -11,7 +11,7 @@ from pathlib import Path
 from hsops.core.checksum import matches
 from hsops.core.dumps import Sample
 from hsops.core.errors import BadDataError, HsopsError
-from hsops.core.events import Emit, Note
+from hsops.core.events import Emit, Note, ignore
 from hsops.core.meter import Meter
 from hsops.fetch.folder import Contents, Folder, check_space, open_folder
 from hsops.fetch.plan import Held, Plan, plan
@@ -68,8 +68,9 @@ def fetch(agent: Agent, source: str, to: Path, *, streams: int, recheck: bool, e
         BadDataError: ``to`` has dumps of other prompts under the same ids.
     """
     started = time.monotonic()
+    first = _list(agent, source, emit)  # before anything is made here: a host that cannot be used leaves no folder
     with open_folder(to) as folder:
-        listing, pulls = _rounds(agent, source, folder, streams=streams, recheck=recheck, emit=emit)
+        listing, pulls = _rounds(agent, source, folder, first, streams=streams, recheck=recheck, emit=emit)
     troubles = pulls[-1].troubles
     here = [s for s in listing.samples.values() if s.ok and s.id not in {t.id for t in troubles}]
     return Fetched(
@@ -86,12 +87,13 @@ def fetch(agent: Agent, source: str, to: Path, *, streams: int, recheck: bool, e
 
 
 def _rounds(
-    agent: Agent, source: str, folder: Folder, *, streams: int, recheck: bool, emit: Emit
+    agent: Agent, source: str, folder: Folder, listing: Listing, *, streams: int, recheck: bool, emit: Emit
 ) -> tuple[Listing, list[Pulled]]:
     """List, plan and pull until nothing is left that another look at the manifest could bring."""
     pulls: list[Pulled] = []
     for _ in range(ROUNDS):
-        listing = _list(agent, source, emit)
+        if pulls:
+            listing = _list(agent, source, ignore)  # lines that cannot be read were told the first time
         todo = _prepare(folder, listing, recheck=recheck and not pulls, emit=emit)
         if not todo.transfers:
             pulls.append(Pulled(0, 0, 0, ()))  # a newer manifest settled what was in trouble before
