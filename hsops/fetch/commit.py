@@ -6,21 +6,19 @@ import errno
 import queue
 from collections.abc import Callable, Mapping
 
-from hsops.core.checksum import matches
 from hsops.core.errors import HsopsError, SpaceError
 from hsops.core.worker import Worker
 from hsops.fetch.folder import Folder
 from hsops.fetch.plan import Transfer
-from hsops.fetch.stream import Trouble
 
 
 class Committer:
-    """The one thread that checks part files and makes them dumps, several at a time so that syncs are shared.
+    """The one thread that makes part files dumps, several at a time so that syncs are shared.
 
     Args:
         folder: the local folder.
         lines: the host's manifest lines by id.
-        trouble, fail: told of a file with wrong content, and of a folder that cannot be written.
+        fail: told of a folder that cannot be written.
     """
 
     LARGEST = 64  # files in one commit: what a kill may have to check again
@@ -29,10 +27,9 @@ class Committer:
         self,
         folder: Folder,
         lines: Mapping[str, str],
-        trouble: Callable[[Trouble], None],
         fail: Callable[[HsopsError], None],
     ) -> None:
-        self.folder, self.lines, self.trouble, self.fail = folder, lines, trouble, fail
+        self.folder, self.lines, self.fail = folder, lines, fail
         self.whole = 0
         self._queue: queue.Queue[Transfer | None] = queue.Queue()
         self._thread = Worker(self._run, "fetch-commit")
@@ -41,7 +38,7 @@ class Committer:
         self._thread.start()
 
     def put(self, transfer: Transfer) -> None:
-        """A part file that has all its bytes."""
+        """A part file that is whole and has the right checksum."""
         self._queue.put(transfer)
 
     def finish(self) -> None:
@@ -58,10 +55,9 @@ class Committer:
         while not ended:
             batch, ended = self._next()
             try:
-                good = [t.sample for t in batch if self._is_whole(t)]
-                if good:
-                    self.folder.commit(good, self.lines)
-                    self.whole += len(good)
+                if batch:
+                    self.folder.commit([t.sample for t in batch], self.lines)
+                    self.whole += len(batch)
             except OSError as error:
                 self.fail(local_error(error, self.folder))
 
@@ -75,14 +71,6 @@ class Committer:
                 return batch, False
             item = self._queue.get()
         return batch, True
-
-    def _is_whole(self, transfer: Transfer) -> bool:
-        part = self.folder.part(transfer.sample)
-        if matches(part, transfer.sample.checksum):
-            return True
-        part.unlink()  # nothing in it can be trusted: the next attempt starts at its first byte
-        self.trouble(Trouble(transfer.sample.id, "checksum", "the content is not what the host's manifest says"))
-        return False
 
 
 def local_error(error: OSError, folder: Folder) -> HsopsError:

@@ -98,7 +98,7 @@ class _Pull:
         self._error: HsopsError | None = None  # fatal: everybody stops
         self._last_loss: UnreachableError | None = None  # of a stream that gave up; the others go on
         self._notes: queue.SimpleQueue[Note] = queue.SimpleQueue()
-        self._committer = Committer(folder, lines, self._trouble, self._fail)
+        self._committer = Committer(folder, lines, self._fail)
         count = min(streams, len(self._batches))
         self._workers = [Worker(self._work, f"fetch-{i}") for i in range(count)]
 

@@ -7,7 +7,9 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from hsops.core.checksum import Digest, kind_of
 from hsops.core.deadline import Deadline
+from hsops.core.dumps import Sample
 from hsops.fetch.folder import Folder
 from hsops.fetch.plan import Transfer
 from hsops.fetch.wire import Data, Event, LostStreamError, Refused, parse
@@ -37,7 +39,7 @@ class Hooks:
 
     Args:
         moved: so many bytes are in a part file.
-        arrived: the part file has all its bytes; nothing was checked yet.
+        arrived: the part file has all its bytes and the right checksum.
         trouble: this file will not come.
     """
 
@@ -62,7 +64,7 @@ class Receiver:
         self.moved = 0
         self._at = [t.offset for t in batch]
         self._settled: set[int] = set()
-        self._open: tuple[int, int] | None = None  # index and descriptor of the part being written
+        self._part: _Part | None = None
 
     @property
     def settled(self) -> int:
@@ -104,30 +106,66 @@ class Receiver:
                 self._settle(event.index)
                 self.hooks.trouble(Trouble(self.batch[event.index].sample.id, event.code, event.message))
             else:
-                self._part(event.index)  # an empty rest sends no data
-                self._settle(event.index)
-                self.hooks.arrived(self.batch[event.index])
+                self._end(event.index)
 
     def _write(self, event: Data) -> None:
-        handle, data = self._part(event.index), event.data
-        while data:
-            count = os.pwrite(handle, data, self._at[event.index])
-            self._at[event.index] += count
-            data = data[count:]
+        self._of(event.index).write(event.data, self._at[event.index])
+        self._at[event.index] += len(event.data)
         self.moved += len(event.data)
         self.hooks.moved(len(event.data))
 
-    def _part(self, index: int) -> int:
-        if self._open is None or self._open[0] != index:
+    def _end(self, index: int) -> None:
+        transfer = self.batch[index]
+        right = self._of(index).checksum() == transfer.sample.checksum  # an empty rest has sent no data
+        self._settle(index)
+        if right:
+            self.hooks.arrived(transfer)
+        else:
+            self.folder.part(transfer.sample).unlink()  # nothing in it can be trusted: start again at its first byte
+            message = "the content is not what the host's manifest says"
+            self.hooks.trouble(Trouble(transfer.sample.id, "checksum", message))
+
+    def _of(self, index: int) -> _Part:
+        if self._part is None or self._part.index != index:
             self._close()
-            self._open = (index, self.folder.open_part(self.batch[index].sample, self._at[index]))
-        return self._open[1]
+            self._part = _Part(index, self.folder, self.batch[index].sample, self._at[index])
+        return self._part
 
     def _settle(self, index: int) -> None:
         self._close()
         self._settled.add(index)
 
     def _close(self) -> None:
-        if self._open is not None:
-            os.close(self._open[1])
-            self._open = None
+        if self._part is not None:
+            self._part.close()
+            self._part = None
+
+
+class _Part:
+    """A part file that is being written, and the checksum of all that is in it.
+
+    What came in an earlier run is read back; what comes now is summed as it passes, while it is in the processor's
+    cache. Reading it back too would only ask the page cache for the same bytes.
+    """
+
+    def __init__(self, index: int, folder: Folder, sample: Sample, offset: int) -> None:
+        self.index = index
+        self._digest = Digest(kind_of(sample.checksum))
+        self._handle = folder.open_part(sample, offset)
+        if offset:
+            self._digest.update_from(folder.part(sample), offset)
+
+    def write(self, data: memoryview, offset: int) -> None:
+        """Bytes that follow what is there."""
+        self._digest.update(data)
+        while data:
+            count = os.pwrite(self._handle, data, offset)
+            data, offset = data[count:], offset + count
+
+    def checksum(self) -> str:
+        """Of all so far."""
+        return str(self._digest)
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._handle)
