@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from hsops.core.dumps import Sample
 
+FIRST = 16 << 20  # bytes that are worth a connection which is opened beside others
+LATER = 256 << 20  # and one that is opened after others
+
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
@@ -116,20 +119,24 @@ def plan(
     )
 
 
-def batches(transfers: tuple[Transfer, ...], streams: int, *, least: int = 64 << 20) -> Iterator[tuple[Transfer, ...]]:
+def batches(transfers: tuple[Transfer, ...], streams: int) -> Iterator[tuple[Transfer, ...]]:
     """Cut the work for streams that take the next batch when they are done with one.
 
-    Batches start large and shrink (half an even share of what is left), so that a stream is opened seldom and yet all
-    streams end at about the same time. ``least``: bytes that are worth a connection of their own.
+    A batch costs a connection, which is a third of a second. So a little work is split evenly, once. Of much work the
+    streams get three quarters evenly; the rest in shrinking batches evens out that some are faster than others.
     """
-    left, start = sum(t.left for t in transfers), 0
+    left = total = sum(t.left for t in transfers)
+    much = total >= 4 * streams * LATER
+    even = max(FIRST, total * 3 // (4 * streams) if much and streams > 1 else -(-total // streams))
+    start = count = 0
     while start < len(transfers):
-        share, taken, end = max(least, left // (2 * streams)), 0, start
+        share = even if count < streams else max(LATER, left // (2 * streams))
+        taken, end = 0, start
         while end < len(transfers) and (taken < share or end == start):
             taken += transfers[end].left
             end += 1
         yield transfers[start:end]
-        left, start = left - taken, end
+        left, start, count = left - taken, end, count + 1
 
 
 def _state(sample: Sample, held: Held | None, file: Stamp | None, checked: bool | None) -> str:

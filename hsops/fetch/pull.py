@@ -91,7 +91,7 @@ class _Pull:
     ) -> None:
         self.agent, self.source, self.folder = agent, source, folder
         self.total, self.files = sum(t.left for t in transfers), len(transfers)
-        self._batches = deque(batches(transfers, streams))
+        self._batches, self._streams = deque(batches(transfers, streams)), streams
         self._lock, self._stop = threading.Lock(), threading.Event()
         self._moved = self._lost = 0
         self._troubles: list[Trouble] = []
@@ -174,8 +174,8 @@ class _Pull:
             return self._batches.popleft() if self._batches else ()
 
     def _give_back(self, rest: tuple[Transfer, ...]) -> None:
-        with self._lock:
-            self._batches.append(rest)
+        with self._lock:  # in several batches: streams without work help out
+            self._batches.extend(batches(rest, self._streams))
 
     def _hooks(self) -> Hooks:
         return Hooks(self._count, self._committer.put, self._trouble)

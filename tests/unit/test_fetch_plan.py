@@ -133,21 +133,35 @@ def test_parts_that_nobody_continues_are_stale() -> None:
     assert result.transfers == (Transfer(A, 0, "new"), Transfer(B, 5, "lost"))
 
 
-def test_batches_cover_everything_once_and_shrink() -> None:
-    """Streams are opened seldom and end together."""
-    transfers = tuple(Transfer(replace(A, id=f"s{i}", bytes=100), 0, "new") for i in range(100))
-
-    cut = list(batches(transfers, 2, least=200))
-
-    assert [t for batch in cut for t in batch] == list(transfers)
-    sizes = [sum(t.left for t in batch) for batch in cut]
-    assert sizes == sorted(sizes, reverse=True)
-    assert (sizes[0], sizes[-1]) == (2500, 200)
+def cut(count: int, size: int, streams: int) -> list[int]:
+    """Bytes of each batch for ``count`` files of ``size`` MiB; every file must be in exactly one, in order."""
+    transfers = tuple(Transfer(replace(A, id=f"s{i}", bytes=size << 20), 0, "new") for i in range(count))
+    made = list(batches(transfers, streams))
+    assert [t for batch in made for t in batch] == list(transfers)
+    return [sum(t.left for t in batch) >> 20 for batch in made]
 
 
-def test_little_work_is_one_batch() -> None:
-    """A connection costs more than a few small files."""
-    transfers = tuple(Transfer(replace(A, id=f"s{i}"), 1000 if i % 2 else 0, "new") for i in range(50))
+def test_a_little_work_is_split_evenly_once() -> None:
+    """A connection costs a third of a second: not one more than there are streams, and none for a few MiB."""
+    assert cut(16, 64, 4) == [256] * 4
+    assert cut(16, 64, 1) == [1024]
+    assert cut(10, 1, 4) == [10]
+    assert cut(40, 1, 4) == [16, 16, 8]
+    assert cut(0, 1, 4) == []
+
+
+def test_much_work_leaves_a_rest_that_evens_out() -> None:
+    """Three quarters evenly, then shrinking batches for whoever is free; one stream gets all at once."""
+    sizes = cut(1000, 100, 4)
+
+    assert sizes[:4] == [18_800] * 4
+    assert sizes[4:] == sorted(sizes[4:], reverse=True)
+    assert len(sizes) < 30
+    assert cut(1000, 100, 1) == [100_000]
+
+
+def test_parts_that_are_complete_are_still_asked_for() -> None:
+    """A file of which nothing is left to send must be settled too."""
+    transfers = tuple(Transfer(replace(A, id=f"s{i}"), 1000, "new") for i in range(50))
 
     assert list(batches(transfers, 4)) == [transfers]
-    assert list(batches((), 4)) == []
