@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -24,6 +25,14 @@ def hsops(inventory: Path, *words: str) -> subprocess.CompletedProcess[str]:
 def envelope(done: subprocess.CompletedProcess[str]) -> dict:
     """The JSON envelope, the last line of standard output."""
     return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture
+def lab_inventory(lab, tmp_path):
+    """The lab's inventory with a dump folder of its own: other tests leave samples in the lab's."""
+    text, path = lab.inventory.read_text(), tmp_path / "inventory.yaml"
+    path.write_text(re.sub(r"dumps: .*", f"dumps: {tmp_path / 'dumps'}", text))
+    return path
 
 
 @pytest.fixture
