@@ -1,10 +1,9 @@
 """Why does it not answer? Probes on the host give evidence, pure rules give a verdict.
 
-``diagnose(agent, run)`` looks and judges; ``judge(evidence)`` only judges.
+``live.probe`` looks, ``reading`` makes evidence of what it saw, ``judge(evidence)`` concludes.
 """
 
 from hsops.diagnose.judge import judge
-from hsops.diagnose.live import diagnose
 from hsops.diagnose.verdict import Finding, Verdict
 
-__all__ = ["Finding", "Verdict", "diagnose", "judge"]
+__all__ = ["Finding", "Verdict", "judge"]
