@@ -9,23 +9,9 @@ import pytest
 
 from hsops.core.dumps import Sample, latest, parse_sample, token_bytes, token_hash
 from hsops.core.errors import BadDataError
+from tests.samples import SAMPLE
 
-OK = Sample(
-    id="s1",
-    status="ok",
-    tokens=3,
-    boundaries=(1, 3),
-    final="pre-norm",
-    dtype="BF16",
-    hidden_size=8,
-    bytes=400,
-    checksum="xxh3:0123456789abcdef",
-    reason="",
-    run="1129-174200-abcd",
-    patch="3f9c2a",
-    sglang="0.5.9",
-    token_hash="sha256:0011223344556677",
-)
+OK = replace(SAMPLE, id="s1", bytes=400, checksum="xxh3:0123456789abcdef", token_hash="sha256:0011223344556677")
 FAILED = replace(OK, status="failed", bytes=0, checksum="", reason="a row was lost", token_hash="")
 
 

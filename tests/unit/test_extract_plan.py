@@ -15,25 +15,11 @@ from hsops.extract.ledger import Ledger
 from hsops.extract.plan import HEADER_BYTES, Capture, RowSize, capture_of, plan, row_size
 from hsops.extract.settle import limits_of, refused
 from hsops.remote.dumps import News
+from tests.samples import SAMPLE as BASE
 
 WANTED = Capture((1, 3), "pre-norm")
 PROMPT = Prompt("a", 4, token_bytes([5, 6, 7]))
-SAMPLE = Sample(
-    id="a",
-    status="ok",
-    tokens=3,
-    boundaries=(1, 3),
-    final="pre-norm",
-    dtype="BF16",
-    hidden_size=64,
-    bytes=2000,
-    checksum="xxh3:aaaaaaaaaaaaaaaa",
-    reason="",
-    run="r",
-    patch="p",
-    sglang="0.5.9",
-    token_hash=token_hash(token_bytes([5, 6, 7])),
-)
+SAMPLE = replace(BASE, hidden_size=64, bytes=2000, token_hash=token_hash(token_bytes([5, 6, 7])))
 
 
 def test_what_has_its_dump_is_done_and_what_failed_is_tried_again() -> None:

@@ -8,23 +8,9 @@ import pytest
 
 from hsops.core.dumps import Sample
 from hsops.fetch.plan import Held, Plan, Stamp, Transfer, batches, part_name, plan
+from tests.samples import SAMPLE
 
-A = Sample(
-    id="a",
-    status="ok",
-    tokens=3,
-    boundaries=(1, 3),
-    final="pre-norm",
-    dtype="BF16",
-    hidden_size=8,
-    bytes=1000,
-    checksum="xxh3:aaaaaaaaaaaaaaaa",
-    reason="",
-    run="r",
-    patch="p",
-    sglang="0.5.9",
-    token_hash="sha256:1111111111111111",
-)
+A = SAMPLE
 B = replace(A, id="b", bytes=2000, checksum="xxh3:bbbbbbbbbbbbbbbb")
 STAMP = Stamp(1000, 5, 6)
 
