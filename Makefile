@@ -4,7 +4,7 @@ VENV := .venv
 BIN  := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup demo test unit integration e2e lint bench docs constraints clean
+.PHONY: setup demo test unit integration e2e lint bench docs gpu-bundle gpu constraints clean
 
 setup: $(VENV)/.ready ## the virtual environment and the system packages that the tests need
 
@@ -37,6 +37,13 @@ lint: setup
 
 bench: setup ## ratios against scp, rsync and others, in one run
 	$(BIN)/python -m benchmarks
+
+gpu-bundle: setup ## .gpu/site.tar.xz: SGLang with CUDA kernels, for a GPU machine without a package index
+	$(BIN)/python tests/gpu/bundle.py
+
+gpu: ## on a GPU machine with the bundle: what capture costs, and (two GPUs) that ranks agree
+	tests/gpu/run.sh throughput
+	tests/gpu/run.sh ranks
 
 docs: setup ## renew docs/reference/commands.md from --help
 	$(BIN)/python -m typer hsops.cli.app utils docs --name hsops --title Commands --output docs/reference/commands.md

@@ -1,0 +1,90 @@
+"""The bundle for a GPU machine that reaches no package index: SGLang with CUDA kernels, as one archive.
+
+    python tests/gpu/bundle.py [ARCHIVE]
+
+Downloads what ``packages.txt`` pins for CPython 3.12 on x86-64, leaves out what a Hopper card and this test do not need
+(kernels for other cards, FlashAttention, 1.1 GB of 1.2), adds the stand-ins and packs it. Prints the sizes; fails when
+the archive is larger than ``LIMIT``.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+HERE = Path(__file__).parent
+LIMIT = 48 << 20  # bytes: what fits beside the repository in one carry of 64 MiB
+PLATFORMS = ("manylinux_2_34", "manylinux_2_28", "manylinux_2_27", "manylinux_2_17", "manylinux2014", "manylinux1")
+LEFT_OUT = (
+    "sgl_kernel/flash_ops",  # FlashAttention: 1 GB
+    "sgl_kernel/flashmla_ops",
+    "sgl_kernel/sm100/",  # for Blackwell
+    "lib/",  # mscclpp
+    "include/",
+    "_mscclpp",
+    "sglang/multimodal_gen/",
+    "sglang/test/",
+)
+
+
+def main(archive: Path) -> None:
+    """Download, choose, pack."""
+    with tempfile.TemporaryDirectory() as folder:
+        wheels, site = Path(folder, "wheels"), Path(folder, "site")
+        _download(wheels)
+        for wheel in sorted(wheels.glob("*.whl")):
+            _unpack(wheel, site)
+        shutil.copytree(HERE / "standins", site, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+        archive.parent.mkdir(parents=True, exist_ok=True)
+        _pack(site, archive)
+        unpacked = sum(path.stat().st_size for path in site.rglob("*") if path.is_file())
+    size = archive.stat().st_size
+    print(f"{archive}: {size / 2**20:.1f} MiB, unpacked {unpacked / 2**20:.0f} MiB")
+    if size > LIMIT:
+        sys.exit(f"larger than {LIMIT / 2**20:.0f} MiB: leave out more (LEFT_OUT)")
+
+
+def _download(folder: Path) -> None:
+    platforms = [word for name in PLATFORMS for word in ("--platform", f"{name}_x86_64")]
+    subprocess.run(
+        [
+            *(sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"),
+            *("--only-binary=:all:", "--python-version", "3.12", "--implementation", "cp", *platforms),
+            *("--dest", str(folder), "--requirement", str(HERE / "packages.txt")),
+        ],
+        check=True,
+        timeout=900,
+    )
+
+
+def _unpack(wheel: Path, site: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = [name for name in archive.namelist() if not name.startswith(LEFT_OUT)]
+        archive.extractall(site, names)
+
+
+def _pack(site: Path, archive: Path) -> None:
+    with tarfile.open(archive, "w:xz", preset=6) as packed:
+        for path in _sorted_files(site):
+            packed.add(path, str(path.relative_to(site)), recursive=False, filter=_plain)
+
+
+def _sorted_files(site: Path) -> Iterator[Path]:
+    """By suffix: like compresses better beside like."""
+    return iter(sorted((p for p in site.rglob("*") if p.is_file()), key=lambda p: (p.suffix, str(p))))
+
+
+def _plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+    entry.uid = entry.gid = entry.mtime = 0
+    entry.uname = entry.gname = ""
+    return entry
+
+
+if __name__ == "__main__":
+    main(Path(*(sys.argv[1:2] or [".gpu/site.tar.xz"])))

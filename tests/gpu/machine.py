@@ -1,0 +1,114 @@
+"""A GPU machine made ready: an interpreter with SGLang beside the machine's own PyTorch, and hsops to drive it.
+
+Nothing is installed outside ``HOME``, but for the size of /dev/shm, which starts small on machines whose memory grows.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import venv
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).parents[2]
+ARCHIVE = REPOSITORY / ".gpu" / "site.tar.xz"
+HOME = Path(os.environ.get("HSOPS_GPU_HOME", "/tmp/hsops-gpu"))
+PYTHON = HOME / "venv/bin/python"
+INVENTORY = HOME / "inventory.yaml"
+DUMPS = Path("/dev/shm/hsops-gpu")
+BASE_ARGS: dict[str, Any] = {
+    "load-format": "dummy",
+    "skip-tokenizer-init": True,
+    "attention-backend": "triton",
+    "sampling-backend": "pytorch",
+    "grammar-backend": "none",
+    "disable-radix-cache": True,
+    "disable-cuda-graph": True,
+    "disable-custom-all-reduce": True,
+    "mem-fraction-static": 0.3,
+    "max-total-tokens": 262144,
+    "max-running-requests": 64,
+    "random-seed": 1,
+}
+ENVIRONMENT = {"SGLANG_IS_FLASHINFER_AVAILABLE": "false", "HF_HUB_OFFLINE": "1"}
+
+
+@dataclass(frozen=True)
+class Server:
+    """A launch profile: its model's config, ranks, and what differs from ``BASE_ARGS`` and ``ENVIRONMENT``."""
+
+    name: str
+    config: dict[str, Any]
+    tp: int = 1
+    args: dict[str, Any] | None = None
+    env: dict[str, str] | None = None
+
+
+def prepare() -> None:
+    """Unpack the archive into an environment that falls back to this interpreter's packages."""
+    if not PYTHON.exists():
+        venv.create(HOME / "venv", symlinks=True)
+        (site,) = (HOME / "venv/lib").glob("python*/site-packages")
+        with tarfile.open(ARCHIVE) as archive:
+            archive.extractall(site, filter="data")
+        parent = [path for path in sys.path if path.endswith("site-packages")]
+        (site / "machine.pth").write_text("\n".join(parent) + "\n")  # after its own, so that the archive's come first
+        (site / "naive_capture.py").write_text(Path(__file__).with_name("naive_capture.py").read_text())
+    if os.geteuid() == 0:
+        subprocess.run(["mount", "-o", "remount,size=96G", "/dev/shm"], check=False, timeout=10)
+
+
+def write_inventory(servers: list[Server], boundaries: list[int], final: str = "pre-norm") -> None:
+    """inventory.yaml with this machine as its only host, and a model folder a server."""
+    profiles = {}
+    for server in servers:
+        model = HOME / "models" / server.name
+        model.mkdir(parents=True, exist_ok=True)
+        (model / "config.json").write_text(json.dumps(server.config))
+        profiles[server.name] = {
+            "host": "here",
+            "model": str(model),
+            "tp": server.tp,
+            "port": "auto",
+            "env": {**ENVIRONMENT, **(server.env or {})},
+            "args": {**BASE_ARGS, **(server.args or {})},
+            "patches": ["hs-dump"],
+        }
+    here = {"ssh": "local", "python": str(PYTHON), "state_dir": str(HOME / "state"), "dumps": str(DUMPS)}
+    whole = {
+        "hosts": {"here": here},
+        "servers": profiles,
+        "patches": {"hs-dump": {"boundaries": boundaries, "final": final}},
+        "default": servers[0].name,
+    }
+    INVENTORY.write_text(json.dumps(whole, indent=1))  # JSON is YAML
+
+
+def hsops(*words: str, timeout: float = 300.0, ok: tuple[int, ...] = (0,)) -> dict[str, Any]:
+    """One command with --json; returns its envelope. Its messages go where ours go."""
+    command = [str(PYTHON), "-m", "hsops", "--inventory", str(INVENTORY), "--json", *words]
+    environ = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(command, stdout=subprocess.PIPE, env=environ, timeout=timeout, check=False)
+    if done.returncode not in ok:
+        sys.exit(f"hsops {' '.join(words)}: exit {done.returncode}\n{done.stdout.decode()[-4000:]}")
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+@contextmanager
+def running(servers: list[Server]) -> Iterator[dict[str, int]]:
+    """All of them healthy at once: name -> port. They start side by side, and all are stopped afterwards."""
+    try:
+        with ThreadPoolExecutor(len(servers)) as pool:
+            launched = pool.map(lambda s: hsops("launch", s.name, "--wait-healthy", "--timeout", "240"), servers)
+            yield {s.name: int(e["data"]["run"]["port"]) for s, e in zip(servers, launched, strict=True)}
+    finally:
+        for server in servers:
+            hsops("stop", server.name, ok=(0, 1))

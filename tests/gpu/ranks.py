@@ -1,0 +1,60 @@
+"""Two ranks on two GPUs: are all-reduced states captured, with the all-reduce fused into the next layer and without?
+
+Run through ``tests/gpu/run.sh ranks``. For each: ``hsops verify --live``, and the obvious capture (naive_capture.py) of
+the same passes beside it. Writes ``ranks.json`` into the folder given.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.gpu import drive, machine
+from tests.gpu.models import deepseek
+from tests.gpu.throughput import BOUNDARIES, NAIVE, naive_hooks
+
+HOST = ("NCCL_", "TORCH_SYMM_MEM_", "NVSHMEM_")  # what the machine asks of every NCCL program on it
+
+
+def main(out: Path) -> None:
+    """Both servers, one after the other."""
+    machine.prepare()
+    servers = [_server("fused", {}), _server("unfused", {"enforce-disable-flashinfer-allreduce-fusion": True})]
+    machine.write_inventory(servers, BOUNDARIES)
+    machine.hsops("deploy", "--yes")
+    figures = {}
+    for server in servers:
+        with machine.running([server]) as ports:
+            figures[server.name] = _look(server.name, ports[server.name])
+        (out / "ranks.json").write_text(json.dumps(figures, indent=1))
+    machine.hsops("deploy", "--revert", "--yes")
+
+
+def _server(name: str, args: dict[str, Any]) -> machine.Server:
+    env = {key: value for key, value in os.environ.items() if key.startswith(HOST)}
+    hooks = {"forward-hooks": json.dumps(naive_hooks(BOUNDARIES))}
+    return machine.Server(name, deepseek(4), tp=2, args={**hooks, **args, "mem-fraction-static": 0.5}, env=env)
+
+
+def _look(name: str, port: int) -> dict[str, Any]:
+    live = machine.hsops("verify", "--live", "--server", name, ok=(0, 1, 3))
+    folder = machine.DUMPS / name
+    drive.run(port, folder, "both", drive.prompts(8, 300, 700, 3), lambda i: f"hs-both-{i}")
+    script, words = Path(__file__).with_name("same_bits.py"), ",".join(map(str, BOUNDARIES))
+    naive = {}
+    for rank in (0, 1):
+        command = [machine.PYTHON, script, folder, NAIVE / f"rank{rank}", words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+        naive[f"rank{rank}"] = json.loads(done.stdout)
+    shutil.rmtree(NAIVE)
+    hellos = [json.loads(path.read_text()) for path in sorted(folder.glob("hello/*.json"))]
+    return {"verify_live": live, "naive_against_capture": naive, "hello": hellos}
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
