@@ -1,7 +1,7 @@
 #!/bin/sh
-# On a GPU machine, in the repository's root: tests/gpu/run.sh throughput|ranks [FOLDER for results, default .]
+# On a GPU machine, in the repository's root: tests/gpu/run.sh throughput|ranks [FOLDER for results] [quick]
 # Needs .gpu/site.tar.xz (make gpu-bundle, anywhere) and a python3 with PyTorch 2.11 for CUDA.
 set -eu
-what=$1 out=${2:-.}
+what=$1; shift
 export PYTHONPATH="$PWD" PYTHONUNBUFFERED=1
-exec python3 -m "tests.gpu.$what" "$out"
+exec python3 -m "tests.gpu.$what" "${@:-.}"

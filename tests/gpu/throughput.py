@@ -59,8 +59,8 @@ class Bench:
         return [done.rate for done in self.passes if done.mode == mode]
 
 
-def main(out: Path) -> None:
-    """Everything, as one JSON file."""
+def main(out: Path, *, quick: bool = False) -> None:
+    """Everything, as one JSON file; ``quick``: only that it runs at all."""
     machine.prepare()
     figures: dict[str, Any] = {"raw": _raw(), "sglang": "0.5.12.post1", "bytes_per_token": ROW}
     deep = machine.Server(
@@ -69,10 +69,12 @@ def main(out: Path) -> None:
     light = [_light(writers) for writers in WRITERS]
     machine.write_inventory([deep, *light], BOUNDARIES)
     machine.hsops("deploy", "--yes")
-    _touch(24)
+    _touch(4 if quick else 24)
     with machine.running([deep]) as ports:
-        figures["cost"] = _cost(Bench("deep", ports["deep"], []))
+        figures["cost"] = _cost(Bench("deep", ports["deep"], []), rounds=2 if quick else ROUNDS)
         _write(out, figures)
+    if quick:
+        return
     with machine.running(light) as ports:
         figures["knee"] = {name: _knee(Bench(name, port, [])) for name, port in ports.items()}
     _write(out, figures)
@@ -95,12 +97,12 @@ def naive_hooks(boundaries: list[int]) -> list[dict[str, Any]]:
     return [*layers, {**last, "config": common}]
 
 
-def _cost(bench: Bench) -> dict[str, Any]:
+def _cost(bench: Bench, *, rounds: int) -> dict[str, Any]:
     asked = [drive.prompts(64, 1230, 2230, seed) for seed in range(3)]
     prefix = {"none": "plain", "capture": "hs", "naive": "naive"}
     for mode in prefix:
         bench.measure(mode, asked[0][:16], lambda i, m=mode: f"{prefix[m]}-warm{i}", kept=False)
-    for number in range(ROUNDS):
+    for number in range(rounds):
         modes = [mode for mode in prefix if mode != "naive" or number < NAIVE_ROUNDS]
         modes = modes[number % 2 :] + modes[: number % 2]
         for mode in modes:
@@ -201,4 +203,4 @@ def _write(out: Path, figures: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), quick=sys.argv[2:] == ["quick"])
