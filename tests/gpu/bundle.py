@@ -3,13 +3,12 @@
     python tests/gpu/bundle.py [ARCHIVE]
 
 Downloads what ``packages.txt`` pins for CPython 3.12 on x86-64, leaves out what a Hopper card and this test do not need
-(kernels for other cards, FlashAttention, 1.1 GB of 1.2), adds the stand-ins and packs it. Prints the sizes; fails when
-the archive is larger than ``LIMIT``.
+(kernels for other cards, FlashAttention, 1.1 GB of 1.2) and packs it. Prints the sizes; fails when the archive is
+larger than ``LIMIT``.
 """
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -40,7 +39,6 @@ def main(archive: Path) -> None:
         _download(wheels)
         for wheel in sorted(wheels.glob("*.whl")):
             _unpack(wheel, site)
-        shutil.copytree(HERE / "standins", site, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
         archive.parent.mkdir(parents=True, exist_ok=True)
         _pack(site, archive)
         unpacked = sum(path.stat().st_size for path in site.rglob("*") if path.is_file())

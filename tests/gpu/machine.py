@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -18,7 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-REPOSITORY = Path(__file__).parents[2]
+HERE = Path(__file__).parent
+REPOSITORY = HERE.parents[1]
 ARCHIVE = REPOSITORY / ".gpu" / "site.tar.xz"
 HOME = Path(os.environ.get("HSOPS_GPU_HOME", "/tmp/hsops-gpu"))
 PYTHON = HOME / "venv/bin/python"
@@ -61,7 +63,9 @@ def prepare() -> None:
             archive.extractall(site, filter="data")
         parent = [path for path in sys.path if path.endswith("site-packages")]
         (site / "machine.pth").write_text("\n".join(parent) + "\n")  # after its own, so that the archive's come first
-        (site / "naive_capture.py").write_text(Path(__file__).with_name("naive_capture.py").read_text())
+    (site,) = (HOME / "venv/lib").glob("python*/site-packages")
+    shutil.copytree(HERE / "standins", site, dirs_exist_ok=True)
+    shutil.copy(HERE / "naive_capture.py", site)
     if os.geteuid() == 0:
         subprocess.run(["mount", "-o", "remount,size=96G", "/dev/shm"], check=False, timeout=10)
 
