@@ -1,7 +1,7 @@
 """Names to import in place of FlashInfer, whose kernels are too large to carry. Using one raises.
 
-SGLang's quantisation and vision modules import names of it without being asked to use them. ``norm`` and ``sampling``
-are refused, so that sgl_kernel takes its own kernels, and ``fused_topk_deepseek``, so that SGLang takes its own.
+SGLang's quantisation and vision modules import names of it without being asked to use them. ``norm`` is refused, so
+that sgl_kernel takes its own kernels, and ``fused_topk_deepseek``, so that SGLang takes its own.
 Launch with ``SGLANG_IS_FLASHINFER_AVAILABLE=false``.
 """
 
@@ -10,7 +10,7 @@ import importlib.machinery
 import sys
 import types
 
-REFUSED = {"flashinfer.norm", "flashinfer.sampling", "flashinfer.fused_moe.fused_topk_deepseek"}
+REFUSED = {"flashinfer.norm", "flashinfer.fused_moe.fused_topk_deepseek"}
 
 
 class _Missing:
