@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
 from hsops.core.dumps import Sample, parse_sample, token_bytes
-from hsops.payload.hsops_hs_dump import files
+from hsops.payload.hsops_hs_dump.blocks import Block
+from hsops.payload.hsops_hs_dump.manifest import MANIFEST
 from hsops.payload.hsops_hs_dump.rows import Piece, Ticket, place
 from hsops.payload.hsops_hs_dump.settings import Settings
 from hsops.payload.hsops_hs_dump.writer import Writer
@@ -27,13 +29,15 @@ class InMemory:
     def token_bytes(self) -> bytes:
         return token_bytes(self._ids)
 
-    def chunks(self) -> Iterator[tuple[int, memoryview]]:
+    def blocks(self, tick: Callable[[], None]) -> Generator[Block, None, None]:
         if self._broken:
             raise RuntimeError(self._broken)
         for first in range(0, len(self._ids), self._chunk):
-            part = self._ids[first : first + self._chunk]
+            part, read = self._ids[first : first + self._chunk], threading.Event()
             values = [float(i) for i in part for _ in range(self._slots * HIDDEN)]
-            yield first, memoryview(struct.pack(f"<{len(values)}f", *values))
+            yield Block(first, memoryview(struct.pack(f"<{len(values)}f", *values)), freed=read.set)
+            while not read.wait(0.5):
+                tick()
 
 
 def settings_for(folder: Path, **changes: Any) -> Settings:
@@ -46,7 +50,7 @@ def new_writer(folder: Path, **options: float) -> Writer:
 
 
 def manifest(folder: Path) -> list[Sample]:
-    return [parse_sample(line) for line in (folder / files.MANIFEST).read_text().splitlines()]
+    return [parse_sample(line) for line in (folder / MANIFEST).read_text().splitlines()]
 
 
 def whole_pass(ids: dict[str, list[int]]) -> tuple[list[int], list[Piece]]:

@@ -15,6 +15,7 @@ from safetensors.numpy import load_file
 from hsops.core.dumps import parse_sample, token_hash
 from hsops.payload.hsops_hs_dump import files
 from hsops.payload.hsops_hs_dump.layout import PAGE, Layout
+from hsops.payload.hsops_hs_dump.manifest import MANIFEST, Manifest
 from hsops.payload.hsops_hs_dump.rows import Failure, Piece, Ticket, place
 from hsops.payload.hsops_hs_dump.writer import PASSES
 from tests.unit.capture_parts import InMemory, manifest, new_writer, whole_pass
@@ -35,7 +36,7 @@ def test_a_batch_becomes_one_file_a_sample(tmp_path: Path) -> None:
         assert (loaded["hidden_states"] == loaded["token_ids"][:, None, None]).all()
         assert sample.bytes == (tmp_path / sample.file).stat().st_size
         assert sample.token_hash == token_hash(loaded["token_ids"].tobytes())
-    assert [sample.id for sample in manifest(tmp_path)] == ["a", "b", "c"]
+    assert {sample.id for sample in manifest(tmp_path)} == {"a", "b", "c"}
     assert not list(tmp_path.glob("*.part"))
 
 
@@ -90,7 +91,7 @@ def test_a_failed_sample_leaves_a_line_and_no_file(tmp_path: Path) -> None:
 def test_a_folder_that_is_emptied_under_the_server_is_begun_anew(tmp_path: Path, how: str) -> None:
     """People make room in a RAM disk while the server runs. No line may go into a file that nobody can open."""
     folder = tmp_path / "dumps"
-    lines = files.Manifest(str(folder))
+    lines = Manifest(str(folder))
     lines.append({"id": "first"})
     if how == "folder removed":
         shutil.rmtree(folder)
@@ -114,7 +115,7 @@ def test_a_folder_that_is_emptied_under_the_server_is_begun_anew(tmp_path: Path,
 
 def test_a_line_that_does_not_fit_leaves_nothing_of_itself(tmp_path: Path) -> None:
     """A limit on the file's size cuts the line as a full disk does; the next one that fits is not glued to it."""
-    manifest_ = files.Manifest(str(tmp_path))
+    manifest_ = Manifest(str(tmp_path))
     manifest_.append({"id": "first"})
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -168,14 +169,14 @@ def test_a_full_queue_is_waited_for_once_and_then_refused(tmp_path: Path) -> Non
 def test_a_new_run_sweeps_and_heals(tmp_path: Path) -> None:
     """Unfinished files of the last run go away; a cut manifest line does not spoil the next one."""
     (tmp_path / "old.safetensors.part").write_bytes(b"x")
-    (tmp_path / files.MANIFEST).write_bytes(b'{"id":"cut')
+    (tmp_path / MANIFEST).write_bytes(b'{"id":"cut')
 
     writer = new_writer(tmp_path)
     ids, pieces = whole_pass({"a": [1]})
     writer.submit(InMemory(ids, 3), pieces)
     writer.close()
 
-    cut, line = (tmp_path / files.MANIFEST).read_text().splitlines()
+    cut, line = (tmp_path / MANIFEST).read_text().splitlines()
     assert cut == '{"id":"cut' and parse_sample(line).id == "a"
     assert not list(tmp_path.glob("*.part"))
 

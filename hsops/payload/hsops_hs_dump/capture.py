@@ -2,12 +2,13 @@
 
 What decides whether a pass is tapped is equal on every rank (the deployed configuration, SGLang's code and arguments,
 the batch), because the native capture may take part in collectives. What only one rank knows, such as a full disk,
-decides only what becomes of the rows afterwards.
+decides only what becomes of the rows afterwards: ``Ticket.over`` is the former, ``Ticket.lost`` the latter.
 """
 
 from __future__ import annotations
 
 import os
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -15,11 +16,14 @@ from typing import Any, Protocol
 
 from . import contract, taps
 from .hello import Hello, say
+from .jobs import Staged
 from .process import Process
 from .requests import Requests
 from .rows import Failure, Piece, Ticket, place
 from .settings import Settings
-from .writer import Staged, Writer
+from .writer import Writer
+
+MOST_OPEN = 256  # unfinished samples; SGLang has one chunked request at a time, so more were aborted by their clients
 
 
 class Gathering(Staged, Protocol):
@@ -53,6 +57,7 @@ class Capture:
         requests: tells which requests are ours.
         new_stage: (rows, slots, keep=) -> what gathers a pass's states (``stage.Stage``).
         ask: tells what this process is (``process.this_process``).
+        prepare: (model, ring slots): takes what memory the copies need (``stage.prepare``).
     """
 
     def __init__(
@@ -63,13 +68,14 @@ class Capture:
         *,
         new_stage: Callable[..., Gathering],
         ask: Callable[[], Process],
+        prepare: Callable[[Any, int], None] = lambda _model, _slots: None,
     ) -> None:
         self._settings, self._hello, self._requests = settings, hello, requests
-        self._new_stage, self._ask = new_stage, ask
+        self._new_stage, self._ask, self._prepare = new_stage, ask, prepare
         self._writer: Writer | None = None
         self._attached: Any = None
         self._active = False
-        self._open: dict[str, Ticket] = {}
+        self._open: OrderedDict[str, Ticket] = OrderedDict()
 
     def attach(self, model: Any) -> None:
         """When the model is built: check what can only be known now, and say hello."""
@@ -86,7 +92,7 @@ class Capture:
             self._hello.reasons.append(f"{type(error).__name__}: {error}")
         self._active = not self._hello.reasons
         if self._active:
-            self._open_writer()
+            self._open_writer(model)
         self._hello.write()
 
     def forward(self, original: Callable[..., Any], model: Any, batch: Any, args: Any, kwargs: Any) -> Any:
@@ -94,12 +100,15 @@ class Capture:
         admitted = self._admit(model, batch)
         if admitted is None:
             return original(model, *args, **kwargs)
-        stage = self._new_stage(admitted.rows, self._settings.slots, keep=self._writer is not None)
+        stage = self._new_stage(admitted.rows, self._settings.slots, keep=self._keeps(admitted))
         with ExitStack() as stack:
             untangle = self._tap(stack, model, stage)
             returned = untangle(original(model, *args, **kwargs))
         self._hand_over(batch, admitted, stage)
         return returned
+
+    def _keeps(self, admitted: Admitted) -> bool:
+        return self._writer is not None and not all(piece.ticket.lost for piece in admitted.pieces)
 
     def _tap(self, stack: ExitStack, model: Any, stage: Gathering) -> taps.Untangle:
         settings = self._settings
@@ -120,17 +129,20 @@ class Capture:
             return []
         return [f"boundaries {', '.join(beyond)}: this model has 0 to {layers - 1} (its last state is 'final')"]
 
-    def _open_writer(self) -> None:
+    def _open_writer(self, model: Any) -> None:
         rank = self._hello.rank or 0
         if self._writer is not None or (rank and not self._settings.check_ranks):
             return
         folder = self._settings.dump_dir if rank == 0 else os.path.join(self._settings.dump_dir, f"rank{rank}")
         try:
+            self._prepare(model, self._settings.ring_slots)
             self._writer = Writer(
                 folder, self._settings, {"sglang": self._hello.sglang, "strategy": self._hello.strategy}
             )
         except OSError as error:
             self._hello.reasons.append(f"the dump folder cannot be written: {error}")
+        except Exception as error:  # noqa: BLE001 - no pinned memory, no threads: whatever it is, nothing can be kept
+            self._hello.reasons.append(f"the writer cannot begin: {type(error).__name__}: {error}")
 
     def _admit(self, model: Any, batch: Any) -> Admitted | None:
         try:
@@ -155,23 +167,36 @@ class Capture:
             self._fail_all(tickets, "the batch does not tell which rows are whose")
             return None
         for ticket in tickets:
-            if ticket is not None:
+            if ticket is not None and not ticket.over:
                 self._supersede(ticket)
         pieces, failures = place(tickets, [int(n) for n in lengths], [int(n) for n in starts])
         for failure in failures:
             self._fail(failure)
+        for piece in pieces:
+            if piece.last:
+                self._forget(piece.ticket)
+        self._bound()
         return Admitted(sum(int(n) for n in lengths), pieces) if pieces else None
 
     def _supersede(self, ticket: Ticket) -> None:
         """A second request for an id (the client gave up on the first) replaces the one that is not whole yet."""
         older = self._open.get(ticket.id)
-        if older is ticket:
-            return
-        if older is not None and not older.over and not ticket.have:
+        if older is not None and older is not ticket:
             older.over = True
             if self._writer:
                 self._writer.drop(older)
         self._open[ticket.id] = ticket
+        self._open.move_to_end(ticket.id)
+
+    def _bound(self) -> None:
+        """Requests that their clients aborted half-way must not be waited for for ever."""
+        while len(self._open) > MOST_OPEN:
+            oldest = next(iter(self._open.values()))
+            self._fail(Failure(oldest, f"{MOST_OPEN} other samples were begun or went on since its last rows came"))
+
+    def _forget(self, ticket: Ticket) -> None:
+        if self._open.get(ticket.id) is ticket:
+            del self._open[ticket.id]
 
     def _hand_over(self, batch: Any, admitted: Admitted, stage: Gathering) -> None:
         try:
@@ -181,11 +206,9 @@ class Capture:
                 problem = self._writer.submit(stage, admitted.pieces)
         except Exception as error:  # noqa: BLE001 - the model has its result; only these samples are lost
             problem = f"{type(error).__name__}: {error}"
-        for piece in admitted.pieces:
-            if problem:
-                self._fail(Failure(piece.ticket, problem))
-            if piece.ticket.over:
-                self._open.pop(piece.ticket.id, None)
+        if problem and self._writer:
+            for piece in admitted.pieces:
+                self._writer.fail(Failure(piece.ticket, problem))
 
     def _fail_all(self, tickets: Sequence[Ticket | None], reason: str) -> None:
         for ticket in tickets:
@@ -194,6 +217,6 @@ class Capture:
 
     def _fail(self, failure: Failure) -> None:
         failure.ticket.over = True
-        self._open.pop(failure.ticket.id, None)
+        self._forget(failure.ticket)
         if self._writer:
             self._writer.fail(failure)

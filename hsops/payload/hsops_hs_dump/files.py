@@ -1,11 +1,10 @@
-"""A dump while it is written, and the manifest that says it is whole."""
+"""A dump while it is written."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import hashlib
-import json
 import os
 import zlib
 from typing import Any, Protocol
@@ -19,7 +18,7 @@ except ImportError:  # crc32 then: 1.1 GB/s instead of 10 and more, but always t
 
 HASH = "crc32" if xxh3_64 is None else "xxh3"
 
-SUFFIX, PART, MANIFEST = ".safetensors", ".part", "manifest.jsonl"
+SUFFIX, PART = ".safetensors", ".part"
 FILE_MODE = 0o644
 
 
@@ -68,7 +67,7 @@ class DumpFile:
         self._have += len(ids) // 8
 
     def finish(self) -> dict[str, Any]:
-        """Give the file its name; returns the manifest's ``bytes``, ``checksum`` and ``token_hash``."""
+        """Give the file its name; returns what the manifest's line says of it."""
         if self._have != self.layout.tokens:
             raise OSError(f"{self._have} of {self.layout.tokens} rows at the end")
         ids = bytes(self._ids)
@@ -77,6 +76,8 @@ class DumpFile:
         self._handle = -1
         os.rename(self._path + PART, self._path)
         return {
+            "dtype": self.layout.dtype,
+            "hidden_size": self.layout.hidden,
             "bytes": self.layout.size(self._header),
             "checksum": f"{HASH}:{self._hash.hexdigest()}",
             "token_hash": f"sha256:{hashlib.sha256(ids).hexdigest()[:16]}",
@@ -104,47 +105,6 @@ class DumpFile:
         while rest:
             written = os.pwrite(self._handle, rest, offset)
             rest, offset = rest[written:], offset + written
-
-
-class Manifest:
-    """``manifest.jsonl``: one line a sample, appended by one write so that lines never mix.
-
-    Raises:
-        OSError: the folder cannot be written.
-    """
-
-    def __init__(self, folder: str) -> None:
-        self._path = os.path.join(folder, MANIFEST)
-        self._handle = self._open()
-
-    def append(self, line: dict[str, Any]) -> None:
-        """Add one line, or nothing."""
-        if not self._in_place():  # the folder was emptied or moved under the server: lines must not go into nowhere
-            os.close(self._handle)
-            self._handle = self._open()
-        data = json.dumps(line, separators=(",", ":")).encode() + b"\n"
-        before = os.fstat(self._handle).st_size
-        if os.write(self._handle, data) != len(data):
-            os.ftruncate(self._handle, before)  # or the next line would be glued to what there is of this one
-            raise OSError(errno.ENOSPC, "the manifest's line was cut: no space left")
-
-    def close(self) -> None:
-        """Close the file."""
-        os.close(self._handle)
-
-    def _open(self) -> int:
-        os.makedirs(os.path.dirname(self._path), exist_ok=True)
-        handle = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
-        size = os.fstat(handle).st_size
-        if size and os.pread(handle, 1, size - 1) != b"\n":  # the last run died in the middle of a line
-            os.write(handle, b"\n")
-        return handle
-
-    def _in_place(self) -> bool:
-        try:
-            return os.path.samestat(os.stat(self._path), os.fstat(self._handle))
-        except FileNotFoundError:
-            return False
 
 
 def sweep(folder: str) -> int:

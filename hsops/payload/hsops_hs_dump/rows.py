@@ -22,8 +22,8 @@ class Ticket:
         id: of the sample; the request's id without ``hs-``.
         total: tokens of the prompt.
         have: rows 0 to have-1 are taken.
-        over: complete, failed or superseded: what still comes of it is ignored.
-        lost: failed or superseded, and the writer knows.
+        over: complete, failed or superseded by what the passes tell, so at the same pass on every rank: not tapped.
+        lost: nothing becomes of it in this process any more, or it is written: whatever else comes is not kept.
     """
 
     id: str

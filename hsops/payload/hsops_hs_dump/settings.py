@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 DUMP_DIR, RUN, CHECK_RANKS = "SGLANG_HS_DUMP_DIR", "SGLANG_HS_RUN", "SGLANG_HS_CHECK_RANKS"
+WRITERS, SLOTS = "SGLANG_HS_WRITERS", "SGLANG_HS_SLOTS"
+WRITER_THREADS, RING_SLOTS, MOST = 4, 16, 256
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,8 @@ class Settings:
         dump_dir: where dumps, manifest and hello files go.
         run: id of the run, for the names of hello files.
         check_ranks: every rank writes its own dumps, rank N > 0 below ``rank<N>/``: for tests that compare ranks.
+        writers: threads that write files.
+        ring_slots: of pinned memory, 64 MiB each; none on a CPU.
     """
 
     identity: str
@@ -29,6 +33,8 @@ class Settings:
     dump_dir: str
     run: str
     check_ranks: bool
+    writers: int = WRITER_THREADS
+    ring_slots: int = RING_SLOTS
 
     @property
     def slots(self) -> int:
@@ -44,7 +50,7 @@ def load(environ: Mapping[str, str], text: str | None = None) -> Settings:
         text: the configuration's JSON; None reads config.json.
 
     Raises:
-        OSError, ValueError, KeyError: there is no usable config.json.
+        OSError, ValueError, KeyError: there is no usable config.json, or a variable has no usable value.
     """
     if text is None:
         with open(os.path.join(os.path.dirname(__file__), "config.json"), encoding="utf-8") as file:
@@ -57,4 +63,13 @@ def load(environ: Mapping[str, str], text: str | None = None) -> Settings:
         dump_dir=environ[DUMP_DIR],
         run=environ.get(RUN) or "unnamed",
         check_ranks=environ.get(CHECK_RANKS) == "1",
+        writers=_number(environ, WRITERS, WRITER_THREADS),
+        ring_slots=_number(environ, SLOTS, RING_SLOTS),
     )
+
+
+def _number(environ: Mapping[str, str], name: str, usual: int) -> int:
+    text = environ.get(name) or str(usual)
+    if not text.isdecimal() or not 1 <= int(text) <= MOST:
+        raise ValueError(f"{name}={text!r}: a number from 1 to {MOST} is expected")
+    return int(text)

@@ -1,15 +1,17 @@
-"""A pass's rows gathered where the model runs, and their way to host memory."""
+"""A pass's rows gathered where the model runs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Generator
 from typing import Any
 
 import torch
 
+from .blocks import POLL_S, Block
 from .layout import DTYPES
-
-CHUNK_ROWS = 1024  # of the pinned buffer: at 57,344 B a row, 56 MiB
+from .ring import Ring, ring_for
+from .settings import RING_SLOTS
 
 
 class Stage:
@@ -53,7 +55,7 @@ class Stage:
             self._ids = token_ids.to(torch.int64, copy=True)
             if self._states.is_cuda:
                 self._ready = torch.cuda.Event(blocking=True)
-                self._ready.record(torch.cuda.current_stream())
+                self._ready.record(torch.cuda.current_stream(self._states.device))
 
     @property
     def dtype(self) -> str:
@@ -72,27 +74,24 @@ class Stage:
 
     def token_bytes(self) -> bytes:
         """The token ids; waits until the pass is computed."""
+        ids = self._ids
+        assert ids is not None
         if self._ready is not None:
-            self._ready.synchronize()
-        assert self._ids is not None
+            with torch.cuda.device(ids.device):  # a thread's own default is GPU 0, whatever the rank
+                self._ready.synchronize()
+            ids = self._ring().fetch(ids)
         with torch.inference_mode():
-            return bytes(self._ids.cpu().numpy().astype("<i8", copy=False).tobytes())
+            return bytes(ids.numpy().astype("<i8", copy=False).tobytes())
 
-    def chunks(self) -> Iterator[tuple[int, memoryview]]:
-        """Rows in host memory, piece by piece."""
-        states = self._held()
-        with torch.inference_mode():
-            if not states.is_cuda:
-                yield 0, _view(states)
-                return
-            buffer = _pinned(states)
-            side = _side_stream(states.device)
-            for first in range(0, self._rows, CHUNK_ROWS):
-                part = states[first : first + CHUNK_ROWS]
-                with torch.cuda.stream(side):
-                    buffer[: part.shape[0]].copy_(part, non_blocking=True)
-                side.synchronize()
-                yield first, _view(buffer[: part.shape[0]])
+    def blocks(self, tick: Callable[[], None]) -> Generator[Block, None, None]:
+        """Rows in host memory, in order. Ends when nothing of the stage is needed any more."""
+        if self._held().is_cuda:
+            yield from self._ring().blocks(self._held(), tick)
+            return
+        read = threading.Event()
+        yield Block(0, _view(self._held()), freed=read.set)
+        while not read.wait(POLL_S):
+            tick()
 
     def _take(self, slot: int, value: object) -> None:
         if not isinstance(value, torch.Tensor):
@@ -111,26 +110,21 @@ class Stage:
         assert self._states is not None
         return self._states
 
-
-_BUFFERS: dict[tuple[Any, ...], torch.Tensor] = {}
-_STREAMS: dict[Any, Any] = {}
-
-
-def _pinned(like: torch.Tensor) -> torch.Tensor:
-    """The writer thread's one pinned buffer. Pinning is slow, so it is done once."""
-    key = (like.dtype, *like.shape[1:])
-    if key not in _BUFFERS:
-        with torch.inference_mode(False):  # an inference tensor could not be written again outside of it
-            _BUFFERS[key] = torch.empty((CHUNK_ROWS, *like.shape[1:]), dtype=like.dtype, pin_memory=True)
-    return _BUFFERS[key]
+    def _ring(self) -> Ring:
+        return ring_for(self._held().device, RING_SLOTS)
 
 
-def _side_stream(device: Any) -> Any:
-    if device not in _STREAMS:
-        torch.cuda.set_device(device)
-        _STREAMS[device] = torch.cuda.Stream(device)
-    return _STREAMS[device]
+def prepare(model: Any, slots: int) -> None:
+    """Take the ring's memory now, when the model is built, and not in the first pass.
+
+    Raises:
+        RuntimeError: so much memory cannot be pinned.
+    """
+    device = next((parameter.device for parameter in model.parameters()), None)
+    if device is not None and device.type == "cuda":
+        ring_for(device, slots)
 
 
 def _view(tensor: torch.Tensor) -> memoryview:
-    return memoryview(tensor.reshape(-1).view(torch.uint8).numpy())
+    with torch.inference_mode():
+        return memoryview(tensor.reshape(-1).view(torch.uint8).numpy())

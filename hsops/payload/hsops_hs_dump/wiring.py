@@ -42,14 +42,14 @@ def _install(module: dict[str, Any], settings: configuration.Settings, hello: He
 
     from .capture import Capture
     from .process import this_process
-    from .stage import Stage
+    from .stage import Stage, prepare
 
     model_class = module[MODEL_CLASS]
     if INSTALLED in model_class.__dict__:
         return
     requests = Requests()
     requests.follow(ForwardBatch)
-    _wrap(model_class, Capture(settings, hello, requests, new_stage=Stage, ask=this_process))
+    _wrap(model_class, Capture(settings, hello, requests, new_stage=Stage, ask=this_process, prepare=prepare))
     setattr(model_class, INSTALLED, settings.identity)
 
 

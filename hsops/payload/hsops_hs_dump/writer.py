@@ -1,184 +1,138 @@
-"""The thread that brings staged rows to disk, so that the forward pass does not wait for it.
+"""From the forward pass to the files: what the scheduler's thread calls, and what it never waits long for.
 
-The queue is bounded in passes. When it stays full for ``WAIT_S`` the pass's samples fail, and as long as it stays full
-later ones fail at once: the server's health check gives it 20 s, and a blocked rank blocks all.
+    scheduler --passes--> dispatcher --rows--> writer threads --> files, manifest
+
+At most ``PASSES`` passes are staged. When a pass finds no room for ``WAIT_S`` its samples fail, and as long as that
+lasts later ones fail at once: the server's health check gives it 20 s, and a blocked rank blocks all.
 """
 
 from __future__ import annotations
 
-import queue
+import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 from . import files
+from .dispatcher import IDLE_S, Dispatcher
 from .hello import say
+from .jobs import Pass, Staged
 from .layout import Layout
+from .manifest import Ledger
 from .rows import Failure, Piece, Ticket
+from .scribe import Scribe
 from .settings import Settings
+from .stats import Stats, StatsFile
 
 PASSES = 4
 WAIT_S = 5.0
 
 
-class Staged(Protocol):
-    """One pass's rows, kept where the model runs."""
-
-    @property
-    def dtype(self) -> str:
-        """safetensors' name."""
-        ...
-
-    @property
-    def item(self) -> int:
-        """Bytes of one element."""
-        ...
-
-    @property
-    def hidden(self) -> int:
-        """H."""
-        ...
-
-    def token_bytes(self) -> bytes:
-        """The pass's token ids as int64, little endian. Blocks until the pass is computed."""
-        ...
-
-    def chunks(self) -> Iterator[tuple[int, memoryview]]:
-        """(first row, bytes of consecutive rows), in order; a view is only good until the next one is asked for."""
-        ...
-
-
 class Writer:
-    """Writes one folder of dumps.
+    """Writes one folder of dumps. Several may be at work in a process; a ring on the device is common to them.
 
     Args:
         folder: where.
-        settings: what was deployed.
+        settings: what was deployed, and how many threads write.
         facts: what every manifest line repeats: ``sglang``, ``strategy``.
         wait_s: how long a pass may wait for its place in the queue.
+        idle_s: after how many seconds without new rows an unfinished sample is given up.
 
     Raises:
         OSError: the folder cannot be written.
     """
 
-    def __init__(self, folder: str, settings: Settings, facts: dict[str, Any], *, wait_s: float = WAIT_S) -> None:
+    def __init__(
+        self, folder: str, settings: Settings, facts: dict[str, Any], *, wait_s: float = WAIT_S, idle_s: int = IDLE_S
+    ) -> None:
         self._folder, self._settings, self._facts = folder, settings, facts
-        self._manifest = files.Manifest(folder)
-        self._files: dict[Ticket, files.DumpFile] = {}
-        self._jobs: queue.SimpleQueue[tuple[Staged, Sequence[Piece]] | Failure | Ticket | None] = queue.SimpleQueue()
-        self._room = threading.BoundedSemaphore(PASSES)
-        self._wait_s = self._patience = wait_s
+        self._ledger = Ledger(folder)
         if swept := files.sweep(folder):
             say(f"removed {swept} unfinished dumps of an earlier run")
-        self._thread = threading.Thread(target=self._run, name="hsops-hs-dump", daemon=True)
-        self._thread.start()
+        self._stats = Stats()
+        self._stats_file = StatsFile(os.path.join(folder, "hello", f"{settings.run}.{os.getpid()}.stats"))
+        self._room = threading.BoundedSemaphore(PASSES)
+        self._wait_s = self._patience = wait_s
+        self._scribes = [Scribe(number, self._line) for number in range(settings.writers)]
+        self._dispatcher = Dispatcher(self._scribes, self._new_file, self._tick, idle_s=idle_s)
 
     def submit(self, staged: Staged, pieces: Sequence[Piece]) -> str:
         """Hand over a pass; returns why it was not taken, or nothing. Blocks at most ``wait_s``."""
-        if not self._room.acquire(timeout=self._patience):
-            self._patience = 0.0
-            return f"the writer did not keep up: {PASSES} passes wait for {self._folder}"
-        self._patience = self._wait_s
-        self._jobs.put((staged, pieces))
+        problem = self._dispatcher.loop.ensure() or self._wait_for_room()
+        if problem:
+            self._stats.refused += 1
+            return problem
+        self._stats.passes += 1
+        self._stats.rows += sum(piece.count for piece in pieces)
+        self._dispatcher.loop.put(Pass(staged, pieces, self._room))
         return ""
 
     def fail(self, failure: Failure) -> None:
         """Give up a sample: what there is of it goes away, the manifest gets the reason."""
-        self._jobs.put(failure)
+        if self._dispatcher.loop.ensure():  # nobody is there to tell it to
+            failure.ticket.lost = True
+            self._line(failure.ticket, failure.reason, {})
+        else:
+            self._dispatcher.loop.put(failure)
 
     def drop(self, ticket: Ticket) -> None:
         """Forget a sample that a newer request for the same id replaces."""
-        self._jobs.put(ticket)
+        self._dispatcher.loop.put(ticket)
 
     def close(self) -> None:
-        """Write what was handed over, then end the thread."""
-        self._jobs.put(None)
-        self._thread.join()
-        self._manifest.close()
+        """Write what was handed over, then end the threads."""
+        for loop in (self._dispatcher.loop, *(scribe.loop for scribe in self._scribes)):
+            loop.put(None)
+            loop.join()
+        self._ledger.flush()
+        self._ledger.close()
+        self._tell(now=True)
 
-    def _run(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            try:
-                if isinstance(job, Failure):
-                    self._failed(job.ticket, job.reason)
-                elif isinstance(job, Ticket):
-                    self._discard(job)
-                else:
-                    self._pass(*job)
-            except Exception as error:  # noqa: BLE001 - the thread must outlive whatever a sample does to it
-                say(f"writer: {type(error).__name__}: {error}")
-            del job  # the stage's memory goes back before the next job is awaited
+    def _wait_for_room(self) -> str:
+        if self._room.acquire(blocking=False):
+            self._patience = self._wait_s
+            return ""
+        began = time.perf_counter()
+        taken = self._room.acquire(timeout=self._patience)
+        self._stats.waited(time.perf_counter() - began)
+        self._patience = self._wait_s if taken else 0.0
+        return "" if taken else f"the writer did not keep up: {PASSES} passes wait for {self._folder}"
 
-    def _pass(self, staged: Staged, pieces: Sequence[Piece]) -> None:
-        try:
-            ids = staged.token_bytes()
-            for first, view in staged.chunks():
-                for piece in pieces:
-                    self._guarded(piece.ticket, self._rows, staged, piece, first, view, ids)
-        except Exception as error:  # noqa: BLE001 - a failed copy costs this pass's samples, not the thread
-            for piece in pieces:
-                self._failed(piece.ticket, f"{type(error).__name__}: {error}")
-        finally:
-            self._room.release()
-        for piece in pieces:
-            if piece.last:
-                self._guarded(piece.ticket, self._finish, piece.ticket)
+    def _tick(self) -> None:
+        self._ledger.flush()
+        self._tell(now=False)
 
-    def _guarded(self, ticket: Ticket, step: Callable[..., None], *args: Any) -> None:
-        if ticket.lost:
-            return
-        try:
-            step(*args)
-        except (OSError, ValueError, KeyError) as error:
-            self._failed(ticket, f"{type(error).__name__}: {error}")
+    def _tell(self, *, now: bool) -> None:
+        scribes = self._scribes
+        more = {
+            "writers": len(scribes),
+            "samples": sum(s.samples for s in scribes),
+            "failed": sum(s.failed for s in scribes),
+            "unfinished": self._dispatcher.unfinished,
+            "bytes": sum(s.bytes for s in scribes),
+            "busy_s": [round(s.busy_s, 3) for s in scribes],
+            "waiting_bytes": sum(s.load for s in scribes),
+        }
+        self._stats_file.write(self._stats, more, now=now)
 
-    def _rows(self, staged: Staged, piece: Piece, first: int, view: memoryview, ids: bytes) -> None:
-        if piece.position == 0 and piece.ticket not in self._files:
-            layout = Layout(
-                staged.dtype,
-                staged.item,
-                piece.ticket.total,
-                self._settings.slots,
-                staged.hidden,
-                self._metadata(piece),
-            )
-            self._files[piece.ticket] = files.DumpFile(self._folder, piece.ticket.id, layout)
-        file = self._files[piece.ticket]
-        size = file.layout.row
-        begin = max(piece.row, first)
-        end = min(piece.row + piece.count, first + len(view) // size)
-        if begin < end:
-            rows = view[(begin - first) * size : (end - first) * size]
-            file.rows(piece.position + begin - piece.row, rows, ids[begin * 8 : end * 8])
+    def _new_file(self, ticket: Ticket, staged: Staged) -> tuple[Layout, Callable[[], files.DumpFile]]:
+        layout = Layout(
+            staged.dtype, staged.item, ticket.total, self._settings.slots, staged.hidden, self._metadata(ticket)
+        )
+        return layout, partial(files.DumpFile, self._folder, ticket.id, layout)
 
-    def _finish(self, ticket: Ticket) -> None:
-        file = self._files[ticket]
-        written = file.finish()
-        del self._files[ticket]
-        self._line(ticket, "ok", "", dtype=file.layout.dtype, hidden_size=file.layout.hidden, **written)
-
-    def _failed(self, ticket: Ticket, reason: str) -> None:
-        if ticket.lost:
-            return
-        self._discard(ticket)
-        say(f"sample {ticket.id} failed: {reason}")
-        self._line(ticket, "failed", reason, dtype="", hidden_size=0, bytes=0, checksum="", token_hash="")
-
-    def _discard(self, ticket: Ticket) -> None:
-        ticket.over = ticket.lost = True
-        if file := self._files.pop(ticket, None):
-            file.discard()
-
-    def _line(self, ticket: Ticket, status: str, reason: str, **fields: Any) -> None:
-        self._manifest.append(
+    def _line(self, ticket: Ticket, reason: str, written: dict[str, Any]) -> None:
+        nothing = {"dtype": "", "hidden_size": 0, "bytes": 0, "checksum": "", "token_hash": ""}
+        self._ledger.add(
             {
                 "id": ticket.id,
-                "status": status,
+                "status": "failed" if reason else "ok",
                 "tokens": ticket.total,
                 "boundaries": list(self._settings.boundaries),
                 "final": self._settings.final,
-                **fields,
+                **(written or nothing),
                 "reason": reason,
                 "run": self._settings.run,
                 "patch": self._settings.identity,
@@ -187,10 +141,10 @@ class Writer:
             }
         )
 
-    def _metadata(self, piece: Piece) -> dict[str, str]:
+    def _metadata(self, ticket: Ticket) -> dict[str, str]:
         return {
             "format": "hsops-dump/1",
-            "id": piece.ticket.id,
+            "id": ticket.id,
             "boundaries": ",".join(str(k) for k in self._settings.boundaries),
             "final": self._settings.final,
             "patch": self._settings.identity,
