@@ -1,5 +1,6 @@
 """What this host is: interpreter, SGLang, space."""
 
+import glob
 import importlib.metadata
 import importlib.util
 import json
@@ -32,16 +33,33 @@ def hello(params: "dict[str, Any]") -> "dict[str, Any]":
 
 
 def model(params: "dict[str, Any]") -> "dict[str, Any]":
-    """What a model's ``config.json`` says. ``params``: ``path``. Result: ``vocab_size``, None when it is not told.
+    """What a model's ``config.json`` says. ``params``: ``path``; ``modules``: whether those are wanted too.
 
-    Of a model with several parts (Kimi-K2.5) the language part counts.
+    Result: ``vocab_size``, None when it is not told: of a model with several parts (Kimi-K2.5) the language part's.
+    ``modules``: of SGLang, those that define the model's class.
     """
     try:
         with open(os.path.join(os.path.expanduser(str(params["path"])), "config.json"), encoding="utf-8") as file:
             config = json.load(file)
-        return {"vocab_size": (config.get("text_config") or config).get("vocab_size")}
+        found = {"vocab_size": (config.get("text_config") or config).get("vocab_size"), "modules": []}
     except (OSError, ValueError, AttributeError):  # a hub id, or a folder of another kind
-        return {"vocab_size": None}
+        return {"vocab_size": None, "modules": []}
+    if params.get("modules"):
+        found["modules"] = _defining([str(name) for name in config.get("architectures") or ()])
+    return found
+
+
+def _defining(classes: "list[str]") -> "list[str]":
+    """The modules of SGLang's models that define one of these classes."""
+    root, found = sglang()["root"], []
+    if not root or not classes:
+        return []
+    wanted = re.compile("|".join(rf"^class {re.escape(name)}\b" for name in classes), re.MULTILINE)
+    for path in glob.glob(os.path.join(root, "srt", "models", "*.py")):
+        with open(path, encoding="utf-8", errors="replace") as file:
+            if wanted.search(file.read()):
+                found.append(f"sglang.srt.models.{os.path.basename(path)[:-3]}")
+    return sorted(found)
 
 
 def sglang() -> "dict[str, Any]":
@@ -51,6 +69,22 @@ def sglang() -> "dict[str, Any]":
         return {"root": None, "site": None, "version": None}
     root = os.path.realpath(next(iter(spec.submodule_search_locations)))
     return {"root": root, "site": os.path.dirname(root), "version": version_of("sglang") or _version_file(root)}
+
+
+def flags(site: str, wanted: "list[str]") -> "dict[str, bool]":
+    """Which of SGLang's command-line flags (without dashes) its code has: spelt out, or made of a field (0.5.14+)."""
+    if not wanted:
+        return {}
+    srt, known = os.path.join(site, "sglang", "srt"), set()
+    for path in (os.path.join(srt, "server_args.py"), *glob.glob(os.path.join(srt, "arg_groups", "fields", "*.py"))):
+        try:
+            with open(path, encoding="utf-8") as file:
+                text = file.read()
+        except OSError:
+            continue
+        known.update(re.findall(r"""["']--([a-z0-9][a-z0-9-]*)["']""", text))
+        known.update(name.replace("_", "-") for name in re.findall(r"^    ([a-z]\w*): A\[", text, re.MULTILINE))
+    return {flag: flag in known for flag in wanted}
 
 
 def version_of(distribution: str) -> "str | None":

@@ -26,12 +26,13 @@ LOCK_WAIT_S = 20.0
 def inspect(params: dict[str, Any]) -> dict[str, Any]:
     """How patches stand here.
 
-    ``params``: ``patches``, names; optional ``read``, files (``folder/*.py`` is allowed) whose bytes are wanted.
+    ``params``: ``patches``, names; optional ``read``, files (``folder/*.py`` is allowed) whose bytes are wanted;
+    optional ``flags``, of SGLang's command line.
 
     Returns ``sglang`` (facts), ``patches`` {name: {``state``: absent | applied | partial | foreign, ``identity``,
     ``options``, ``sglang``, ``applied``, ``files`` {path: applied | original | missing | edited}}}, ``files`` {path:
-    {``content_b64``, ``mode``, ``sha256``} or null}, ``owners`` {path: patch}, ``unwritable`` (why, or empty) and
-    ``recovered``, the patches of which an interrupted change was undone.
+    {``content_b64``, ``mode``, ``sha256``} or null}, ``flags`` {flag: whether SGLang's code has it}, ``owners`` {path:
+    patch}, ``unwritable`` (why, or empty) and ``recovered``, the patches of which an interrupted change was undone.
     """
     sglang, site = _sglang()
     with _locked(params["state_dir"]):
@@ -44,6 +45,7 @@ def inspect(params: dict[str, Any]) -> dict[str, Any]:
                 name: patch_plan.judge(records.get(name), site, sglang["version"]) for name in params["patches"]
             },
             "files": {path: _told(site, path) for path in _wanted(site, params.get("read", []))},
+            "flags": facts.flags(site.root, params.get("flags", [])),
             "owners": {
                 entry["path"]: name
                 for name, record in records.items()

@@ -83,7 +83,8 @@ def _plan(session: Session, agent: Agent, spec: ServerSpec) -> Plan:
 
     patches = [session.inventory.patches[name] for name in spec.patches]
     captures = any(patch.kind == "hs-dump" for patch in patches)
-    return plan(spec, session.inventory.hosts[spec.host], inspect(agent, spec, patches), captures=captures)
+    host = session.inventory.hosts[spec.host]
+    return plan(spec, host, inspect(agent, spec, patches), captures=captures, fault=session.inventory_fault)
 
 
 def _start(session: Session, agent: Agent, plan: Plan, wish: Wish) -> tuple[Started, bool]:
@@ -109,7 +110,7 @@ def _start(session: Session, agent: Agent, plan: Plan, wish: Wish) -> tuple[Star
 def _wait(session: Session, spec: ServerSpec, plan: Plan, started: Started, wish: Wish) -> Outcome:
     """Watch; at a stall look into it, and go on when it is only slow."""
     from hsops.launch.wait import DEFAULT_TIMEOUT_S, Healthy, Patience, wait_healthy
-    from hsops.remote.runs import read_baseline, write_baseline
+    from hsops.remote.runs import modules_of, read_baseline, write_baseline
     from hsops.render import launch as render
 
     agent = session.agent(spec.host)
@@ -125,6 +126,7 @@ def _wait(session: Session, spec: ServerSpec, plan: Plan, started: Started, wish
             fresh=started.fresh,
             nccl=spec.nccl or "",
             api_key=plan.api_key,
+            modules=modules_of(agent, plan.model) if plan.dump_dir else (),
             goes_on=lambda stalled: _is_only_slow(session, spec, stalled, verdicts),
         )
     except KeyboardInterrupt:
@@ -132,7 +134,7 @@ def _wait(session: Session, spec: ServerSpec, plan: Plan, started: Started, wish
     if not isinstance(found, Healthy):
         return _stalled(spec, found, verdicts[-1])
     write_baseline(agent, baseline.with_run(found.good))
-    return Outcome({**_data(found), "fresh": started.fresh}, render.healthy_lines(found))
+    return Outcome({**_data(found), "fresh": started.fresh, "notes": list(plan.notes)}, render.healthy_lines(found))
 
 
 def _is_only_slow(session: Session, spec: ServerSpec, found: Stalled, verdicts: list[Outcome]) -> bool:

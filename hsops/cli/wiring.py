@@ -19,6 +19,7 @@ from hsops.core.errors import HsopsError, SpaceError, UsageError
 from hsops.render.console import Console, Outcome
 
 if TYPE_CHECKING:
+    from hsops.core.errors import Fault
     from hsops.core.inventory import HostSpec, Inventory, ServerSpec
     from hsops.remote.agent import Agent
     from hsops.remote.host import Host
@@ -39,6 +40,13 @@ class Session:
         from hsops.core.inventory_file import load
 
         return load(Path(self.options.inventory or "inventory.yaml"))
+
+    @cached_property
+    def inventory_fault(self) -> Callable[[tuple[str, ...], str], Fault]:
+        """Makes a fault of a path in the inventory, with its line."""
+        from hsops.core.inventory_file import faults_in
+
+        return faults_in(Path(self.options.inventory or "inventory.yaml"))
 
     def server(self, name: str | None) -> ServerSpec:
         """The server ``name``, or the default one; on a host of ``--host`` and ``--group`` where those are given."""

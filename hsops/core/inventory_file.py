@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,24 @@ def load(path: Path) -> Inventory:
         raise ConfigError(sorted(set(faults), key=lambda f: (f.line, f.column)))
     checked: Inventory = inventory
     return checked
+
+
+def faults_in(path: Path) -> Callable[[tuple[Hashable, ...], str], Fault]:
+    """A function that makes a fault of a path in the file, at its key, or at that of ``defaults`` which it comes from.
+
+    For faults that show only when a value is used. The file is read once more, and only when there is one.
+    """
+    document = cache(lambda: read(path, what="inventory", fix=MISSING))
+
+    def fault(at: tuple[Hashable, ...], message: str) -> Fault:
+        kind = _NAMED.get(str(at[0]))
+        inherited = ("defaults", kind, *at[2:])
+        own = at in document().keys
+        return document().fault(
+            inherited if kind and not own and inherited in document().keys else at, message, at_key=True
+        )
+
+    return fault
 
 
 def find_server(inventory: Inventory, name: str | None, hosts: Sequence[str] = ()) -> ServerSpec:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from hsops.core.log_capture import CaptureLines
 from hsops.core.log_errors import LogError, first_cause
 from hsops.core.milestone_table import MILESTONES, ONCE, Milestone
 
@@ -48,6 +49,7 @@ class LogSummary:
         sglang: version, when the caller knew it (the log does not print it).
         first_time, last_time: of stamped lines.
         last: rank -> (line, text) of its last message; ``""`` holds the last untagged one.
+        capture: what it says about the capture of hidden states.
     """
 
     lines: int
@@ -66,6 +68,7 @@ class LogSummary:
     first_time: float | None
     last_time: float | None
     last: Mapping[str, tuple[int, str]]
+    capture: CaptureLines = field(default_factory=CaptureLines)
 
     @property
     def ranks(self) -> tuple[str, ...]:

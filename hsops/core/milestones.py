@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from hsops.core.log_capture import CaptureLines
 from hsops.core.log_errors import ErrorReader
 from hsops.core.log_lines import MAIN, LineReader, Record
 from hsops.core.log_summary import Bar, LogSummary, Mark
@@ -57,7 +58,7 @@ class LogReader:
     TEMPLATES = 1000  # kinds of message kept apart; the rest counts as "..."
 
     def __init__(self, *, tp: int | None = None, sglang: str = "") -> None:
-        self._lines, self._errors = LineReader(), ErrorReader()
+        self._lines, self._errors, self._capture = LineReader(), ErrorReader(), CaptureLines()
         self._tp, self._sglang = tp, sglang
         self._reached: dict[str, dict[str, Mark]] = {}
         self._rank_lines: dict[str, int] = {}
@@ -99,6 +100,7 @@ class LogReader:
             first_time=self._first_time,
             last_time=self._last_time,
             last=dict(self._last),
+            capture=CaptureLines(dict(self._capture.unimported), dict(self._capture.refusals)),
         )
 
     def _expected(self) -> int:
@@ -116,6 +118,7 @@ class LogReader:
         if record.rank:
             self._highest = max(self._highest, int(record.rank[2:]))
         self._errors.feed(record)
+        self._capture.feed(record)
         if not record.text:
             return
         self._last[record.rank] = (record.line, record.text[:500])

@@ -30,11 +30,22 @@ class Exit:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """What the capture in one process says of itself. ``rank`` is None until the process knows it."""
+    """What the capture in one process says of itself. ``rank`` is None until the process knows it.
+
+    ``strategy``, ``boundaries`` and ``final`` tell what it captures, and how.
+    """
 
     rank: int | None
     ok: bool
     reason: str
+    strategy: str = ""
+    boundaries: tuple[int, ...] = ()
+    final: str = ""
+
+    @property
+    def who(self) -> str:
+        """``TP1``, or ``a process``."""
+        return "a process" if self.rank is None else f"TP{self.rank}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +109,19 @@ class Run:
         """Why rows would be missing from the dumps: a rank that refuses or has said nothing; "" when all is well."""
         if not self.dump_dir:
             return ""
-        for said in self.hellos:
-            if not said.ok:
-                who = "a process" if said.rank is None else f"TP{said.rank}"
-                return f"{who} does not capture: {said.reason or 'no reason given'}"
-        silent = [f"TP{rank}" for rank in range(self.tp) if rank not in {said.rank for said in self.hellos}]
-        return f"no word of the capture from {', '.join(silent)}" if silent else ""
+        refusing = [said for said in self.hellos if not said.ok]
+        if refusing:
+            reason = refusing[0].reason
+            same = [said.who for said in refusing if said.reason == reason]
+            verb = "does" if len(same) == 1 else "do"
+            return f"{', '.join(same)} {verb} not capture: {reason or 'no reason given'}"
+        return f"no word of the capture from {', '.join(self.silent)}" if self.silent else ""
+
+    @property
+    def silent(self) -> tuple[str, ...]:
+        """The ranks of which no hello file is there, with hs-dump."""
+        heard = {said.rank for said in self.hellos}
+        return tuple(f"TP{rank}" for rank in range(self.tp) if rank not in heard) if self.dump_dir else ()
 
     @property
     def dead(self) -> tuple[str, Exit] | None:
@@ -130,7 +148,17 @@ def parse_run(raw: dict[str, Any]) -> Run:
 
 def parse_hellos(raw: list[dict[str, Any]]) -> tuple[Hello, ...]:
     """Hello files as the agent read them."""
-    return tuple(Hello(one.get("rank"), bool(one.get("ok")), str(one.get("reason") or "")) for one in raw)
+    return tuple(
+        Hello(
+            rank=one.get("rank"),
+            ok=bool(one.get("ok")),
+            reason=str(one.get("reason") or ""),
+            strategy=str(one.get("strategy") or ""),
+            boundaries=tuple(one.get("boundaries") or ()),
+            final=str(one.get("final") or ""),
+        )
+        for one in raw
+    )
 
 
 def _exit(raw: dict[str, Any] | None) -> Exit | None:

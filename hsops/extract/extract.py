@@ -92,6 +92,7 @@ def extract(agent: Agent, job: Job, emit: Emit) -> Extracted:
     if any(prompt.text for prompt in job.prompts) or plan_of(job, listing).todo:
         run = _need(agent, job, run)
         with agent.host.tunnel(run.port) as port, _server(port, agent, job) as server:
+            _must_capture(run, agent.host.name)
             prompts = settle(server, job.prompts, _limits(agent, run, server), file=str(job.file))
             job = replace(job, folder=folder, prompts=prompts)
             drive = _drive(agent, job, listing, run, server=server, emit=emit)
@@ -223,6 +224,17 @@ def _need(agent: Agent, job: Job, run: Run | None) -> Run:
             fix="hsops deploy && hsops launch --replace --wait-healthy",
         )
     return run
+
+
+def _must_capture(run: Run, host: str) -> None:
+    """Of a healthy server every rank has said by now whether it captures."""
+    if run.capture_fault:
+        raise UnhealthyError(
+            f"run {run.id} would write no dumps: {run.capture_fault}",
+            host=host,
+            why="prompts would be computed, and nothing kept of them",
+            fix=f"correct that, then hsops launch {run.server} --replace --wait-healthy",
+        )
 
 
 @contextmanager

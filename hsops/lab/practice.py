@@ -32,7 +32,6 @@ servers:
       attention-backend: torch_native
       sampling-backend: pytorch
       grammar-backend: none
-      disable-radix-cache: true                  # hs-dump needs whole prompts in the forward pass
       disable-overlap-schedule: true
       disable-cuda-graph: true
       mem-fraction-static: 0.5

@@ -1,66 +1,93 @@
-"""What the hs-dump patch needs of the command line, by SGLang version. The ranks check it again (hello files)."""
+"""What the hs-dump patch needs of the command line, in the SGLang that is there. The ranks check it again."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from hsops.core.inventory import Scalar
-from hsops.core.versions import within
+from hsops.core.versions import numbers, within
+from hsops.payload.hsops_hs_dump.rules import GRAPH_CONFIG, GRAPH_WHY, GRAPHS_OFF, GRAPHS_SAID, RULES, GraphFlag
 
 Args = Mapping[str, Scalar | list[Scalar]]
+# what the host is asked for: which of these its SGLang knows
+ADDED = (*(rule.flag for rule in RULES if rule.needed), *(graph.flag for graph in GRAPHS_OFF))
+OWN_ENV = ("SGLANG_HS_DUMP_DIR", "SGLANG_HS_RUN")  # hsops sets these
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
-    """A flag that must be there (``value`` true) or must not be there, in SGLang ``since`` .. ``until``."""
+class Installed:
+    """The SGLang on the host.
 
-    flag: str
-    there: bool
-    why: str
-    since: str = ""
-    until: str = ""
-    fine: str = ""  # a value of a forbidden flag that is harmless
+    Args:
+        version: "" when it does not tell.
+        flags: those of ``ADDED`` that its code has; None when the code was not read: then the version decides.
+    """
 
+    version: str
+    flags: frozenset[str] | None = None
 
-_GRAPH = "a prefill replayed as a CUDA graph runs no Python, so nothing would be captured"
-_SCATTERED = "rows are scattered over the ranks"
-HS_DUMP = (
-    Need("disable-radix-cache", True, "cached tokens are not computed again, so they would give no rows"),
-    Need("disable-piecewise-cuda-graph", True, _GRAPH, since="0.5.10", until="0.5.13"),
-    Need("disable-prefill-cuda-graph", True, _GRAPH, since="0.5.14"),
-    Need("enable-piecewise-cuda-graph", False, _GRAPH, until="0.5.13"),
-    Need("enable-mixed-chunk", False, "decoding requests are mixed into prefill batches"),
-    Need("enable-two-batch-overlap", False, "layers run outside the loop that is captured"),
-    Need("enable-pdmux", False, "prefill is split over a path of its own"),
-    Need("enable-dp-attention", False, "each rank holds other rows"),
-    Need("moe-a2a-backend", False, _SCATTERED, fine="none"),
-    Need("moe-dense-tp-size", False, _SCATTERED),
-    Need("enable-layernorm-sp", False, _SCATTERED),
-    Need("speculative-algorithm", False, "verification passes look like prefill"),
-    Need("pp-size", False, "no rank holds all layers", fine="1"),
-    Need("pipeline-parallel-size", False, "no rank holds all layers", fine="1"),
-)
+    def has(self, flag: str, since: str, until: str) -> bool:
+        """It takes ``--flag``, which the releases ``since`` to ``until`` take."""
+        if self.flags is not None:
+            return flag in self.flags
+        return bool(numbers(self.version)) and within(self.version, since, until)
 
 
-def missing(args: Args, sglang: str) -> dict[str, str]:
-    """Flags to add and why."""
-    return {n.flag: n.why for n in _due(sglang) if n.there and n.flag not in args}
-
-
-def contradictions(args: Args, sglang: str) -> dict[str, str]:
-    """Flags that are set otherwise than needed, and why it matters."""
-    found = {}
-    for need in _due(sglang):
-        given = args.get(need.flag)
-        if given is None:
-            continue
-        if need.there and given is False:
-            found[need.flag] = f"false, but hs-dump needs it: {need.why}"
-        elif not need.there and given is not False and str(given) != need.fine:
-            found[need.flag] = f"not together with hs-dump: {need.why}"
+def missing(args: Args, sglang: Installed) -> dict[str, str]:
+    """Flags to add, and why."""
+    found = {rule.flag: rule.why for rule in RULES if rule.needed and rule.flag not in args}
+    if args.get("device") != "cpu" and not _says_prefill_graphs_are_off(args, sglang):
+        way = next((graph for graph in GRAPHS_OFF if sglang.has(graph.flag, graph.since, graph.until)), None)
+        if way:
+            found[way.flag] = GRAPH_WHY
     return found
 
 
-def _due(sglang: str) -> tuple[Need, ...]:
-    return tuple(need for need in HS_DUMP if within(sglang, need.since, need.until))
+def contradictions(args: Args) -> dict[str, str]:
+    """Flags that are set otherwise than needed, and why it matters. In any release: an unknown flag helps nobody."""
+    found = {}
+    for rule in RULES:
+        for flag in (rule.flag, *rule.flags):
+            given = args.get(flag)
+            if rule.needed and given is False:
+                found[flag] = f"false, but the hs-dump patch needs it: {rule.why}"
+            elif not rule.needed and _is_set(given) and str(given) not in {str(value) for value in rule.fine}:
+                found[flag] = f"not together with the hs-dump patch: {rule.why}"
+    return {**found, **(dict(_graphs_wanted(args)) if args.get("device") != "cpu" else {})}
+
+
+def _is_set(given: object) -> bool:
+    """``false`` is no flag at all."""
+    return given is not None and given is not False
+
+
+def _says_prefill_graphs_are_off(args: Args, sglang: Installed) -> bool:
+    if _backend_in_config(args) == "disabled":
+        return True
+    return any(args[g.flag] in g.off and _means_that(g, sglang) for g in GRAPHS_SAID if g.flag in args)
+
+
+def _means_that(graph: GraphFlag, sglang: Installed) -> bool:
+    return within(sglang.version, graph.since, graph.until) if numbers(sglang.version) else graph in GRAPHS_OFF
+
+
+def _graphs_wanted(args: Args) -> Iterator[tuple[str, str]]:
+    for graph in GRAPHS_SAID:
+        given = args.get(graph.flag)
+        if given is False and graph in GRAPHS_OFF:
+            yield graph.flag, f"false, but the hs-dump patch needs it: {GRAPH_WHY}"
+        elif _is_set(given) and given not in graph.off:
+            yield graph.flag, f"not together with the hs-dump patch: {GRAPH_WHY}"
+    if _backend_in_config(args) not in ("", "disabled"):
+        yield GRAPH_CONFIG.flag, f"its prefill is not together with the hs-dump patch: {GRAPH_WHY}"
+
+
+def _backend_in_config(args: Args) -> str:
+    """What ``cuda-graph-config`` says of the prefill; "" when it says nothing, or no JSON."""
+    try:
+        config = json.loads(str(args.get(GRAPH_CONFIG.flag, "")))
+        return str(config["prefill"]["backend"])
+    except (ValueError, KeyError, TypeError):
+        return ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,8 @@ from hsops.core.errors import ConfigError, Fault
 from hsops.core.inventory import HostSpec, Scalar, ServerSpec
 from hsops.launch import nccl, needs
 
+Path_ = tuple[str, ...]
+_LEAVE_OUT = "take them out; or take the hs-dump patch out of servers.{server}.patches, to serve without capture"
 # fields of a server that SGLang takes as flags: a second value in args would contradict the first
 _FIELDS = {
     "model": "model", "model-path": "model", "port": "port",
@@ -27,10 +29,17 @@ class Deployed:
     Args:
         sglang: its version; "" when unknown.
         patches: name -> identity of the patches of this server that are applied.
+        flags: those of ``needs.ADDED`` that its SGLang has; None when nobody looked.
     """
 
     sglang: str
     patches: Mapping[str, str]
+    flags: frozenset[str] | None = None
+
+
+def nowhere(path: Path_, message: str) -> Fault:
+    """A fault of the inventory whose line nobody can tell."""
+    return Fault("inventory", 0, 0, ".".join(map(str, path)), message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,20 +103,29 @@ class Plan:
         }
 
 
-def plan(server: ServerSpec, host: HostSpec, deployed: Deployed, *, captures: bool) -> Plan:
+def plan(
+    server: ServerSpec,
+    host: HostSpec,
+    deployed: Deployed,
+    *,
+    captures: bool,
+    fault: Callable[[Path_, str], Fault] = nowhere,
+) -> Plan:
     """The command and environment of ``server``.
 
     Args:
         captures: one of its patches is hs-dump.
+        fault: makes a fault of a path in the inventory, with its line.
 
     Raises:
-        ConfigError: the server's entry contradicts itself; every fault at once.
+        ConfigError: the server's entry contradicts itself or its patch; every fault at once.
     """
-    args = {name.lstrip("-").replace("_", "-"): value for name, value in server.args.items()}
-    faults = [*_faults(server, args, deployed.sglang, captures=captures)]
-    if faults:
-        raise ConfigError(faults)
-    added = needs.missing(args, deployed.sglang) if captures else {}
+    args = {_flag(name): value for name, value in server.args.items()}
+    clashes = [*_clashes(server)] if captures else []
+    if faults := [*_faults(server), *clashes]:
+        placed = [fault(("servers", server.name, *path), message) for path, message in faults]
+        raise ConfigError(placed, fix=_LEAVE_OUT.format(server=server.name) if clashes else "")
+    added = needs.missing(args, needs.Installed(deployed.sglang, deployed.flags)) if captures else {}
     args = {name: value for name, value in args.items() if name not in _FIELDS}
     words = [word for name, value in {**args, **dict.fromkeys(added, True)}.items() for word in _words(name, value)]
     head = ("{python}", "-m", "sglang.launch_server", "--model-path", "{model}", "--tp-size", str(server.tp))
@@ -137,23 +155,30 @@ def plan(server: ServerSpec, host: HostSpec, deployed: Deployed, *, captures: bo
     )
 
 
-def _faults(server: ServerSpec, args: needs.Args, sglang: str, *, captures: bool) -> Iterator[Fault]:
-    for name, value in args.items():
-        field = _FIELDS.get(name)
+def _faults(server: ServerSpec) -> Iterator[tuple[Path_, str]]:
+    for name, value in server.args.items():
+        field = _FIELDS.get(_flag(name))
         if field and str(value) != str(getattr(server, field)):
-            yield _fault(server, f"args.{name}", f"{value!r} contradicts {field}: {getattr(server, field)!r}; keep one")
+            yield ("args", name), f"{value!r} contradicts {field}: {getattr(server, field)!r}; keep one"
     if server.nccl and server.nccl not in nccl.PROFILES:
-        yield _fault(server, "nccl", f"no profile {server.nccl!r}; there are {', '.join(nccl.PROFILES)}")
+        yield ("nccl",), f"no profile {server.nccl!r}; there are {', '.join(nccl.PROFILES)}"
     for name in server.env:
         if meant := nccl.misspelt(name):
-            yield _fault(server, f"env.{name}", f"not a variable that NCCL reads; did you mean {meant}?")
-    if captures:
-        for flag, why in needs.contradictions(args, sglang).items():
-            yield _fault(server, f"args.{flag}", why)
+            yield ("env", name), f"not a variable that NCCL reads; did you mean {meant}?"
 
 
-def _fault(server: ServerSpec, where: str, message: str) -> Fault:
-    return Fault("inventory", 0, 0, f"servers.{server.name}.{where}", message)
+def _clashes(server: ServerSpec) -> Iterator[tuple[Path_, str]]:
+    """What contradicts the hs-dump patch."""
+    spelt = {_flag(name): name for name in server.args}
+    for flag, why in needs.contradictions({_flag(name): value for name, value in server.args.items()}).items():
+        yield ("args", spelt[flag]), why
+    for name in needs.OWN_ENV:
+        if name in server.env:
+            yield ("env", name), f"hsops sets it: dumps go below the host's dumps folder, to {server.name}"
+
+
+def _flag(name: str) -> str:
+    return name.lstrip("-").replace("_", "-")
 
 
 def _words(name: str, value: Scalar | list[Scalar]) -> Iterator[str]:

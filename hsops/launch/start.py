@@ -11,6 +11,7 @@ from hsops.core.errors import AgentError, HsopsError, UnhealthyError
 from hsops.core.events import Emit, Note
 from hsops.core.inventory import HsDumpPatch, ServerSpec
 from hsops.core.runs import Run, parse_run
+from hsops.launch import needs
 from hsops.launch.plan import Deployed, Plan
 from hsops.remote.agent import Agent
 from hsops.remote.runs import stop_run
@@ -38,7 +39,9 @@ def inspect(agent: Agent, server: ServerSpec, patches: Sequence[HsDumpPatch]) ->
         HsopsError: a patch of the server is not applied as the inventory says.
     """
     try:
-        found = agent.call("patch-inspect", deadline=QUICK, patches=[patch.name for patch in patches])
+        found = agent.call(
+            "patch-inspect", deadline=QUICK, patches=[patch.name for patch in patches], flags=needs.ADDED
+        )
     except AgentError as error:
         raise _refused(error, server.name, agent.host.name) from error
     identities: dict[str, str] = {}
@@ -49,7 +52,7 @@ def inspect(agent: Agent, server: ServerSpec, patches: Sequence[HsDumpPatch]) ->
         if other := _options_differ(patch, state.get("options") or {}):
             raise _not_deployed(agent, server, patch.name, f"was deployed with other options ({other})")
         identities[patch.name] = state["identity"]
-    return Deployed(str(found["sglang"]["version"] or ""), identities)
+    return Deployed(str(found["sglang"]["version"] or ""), identities, _known(found["flags"]))
 
 
 def ensure(agent: Agent, plan: Plan, known: Sequence[Run], *, replace: bool, healthy: bool, emit: Emit) -> Started:
@@ -80,6 +83,11 @@ def ensure(agent: Agent, plan: Plan, known: Sequence[Run], *, replace: bool, hea
         return Started(parse_run(agent.call("run-start", deadline=QUICK, **plan.request())["run"]), fresh=True)
     except AgentError as error:
         raise _refused(error, plan.server, plan.host, plan.port) from error
+
+
+def _known(flags: dict[str, bool]) -> frozenset[str] | None:
+    """None when none was found: then it was not SGLang's command line that was read."""
+    return frozenset(flag for flag, there in flags.items() if there) or None
 
 
 def _clear(agent: Agent, run: Run, host: str, emit: Emit) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -66,6 +66,7 @@ def wait_healthy(
     fresh: bool = True,
     nccl: str = "",
     api_key: str = "",
+    modules: Sequence[str] = (),
     goes_on: Callable[[Stalled], bool] = lambda _: False,
     now: Callable[[], float] = time.monotonic,
 ) -> Healthy | Stalled:
@@ -74,12 +75,13 @@ def wait_healthy(
     Args:
         fresh, nccl: for the first event.
         api_key: for the probes.
+        modules: of SGLang, those that define the served model's class; with hs-dump they must be importable.
         goes_on: asked at a stall; True means that it is only slow, and twice the silence is allowed from then on.
 
     Raises:
         UnhealthyError: a process of it ended, a rank does not capture, or ``patience.timeout`` is over.
     """
-    watch = Watch(run, baseline, floor=patience.stall_after, now=now())
+    watch = Watch(run, baseline, floor=patience.stall_after, now=now(), modules=modules)
     emit(RunFollowed(run.server, agent.host.name, run.id, run.tp, run.port, run.pid, nccl, fresh))
     pace = _Pace(watch, emit, now)
     until = now() + patience.timeout
@@ -173,7 +175,7 @@ def _conclude(watch: Watch, judgement: Judgement, host: str) -> Healthy | Stalle
             judgement.reason,
             host=host,
             why="the server runs, but rows would be missing from the dumps",
-            fix="hsops stop, then correct it: hsops logs, hsops deploy --status",
+            fix=judgement.fix.replace("<name>", watch.run.server),
         )
     if isinstance(judgement, Silent):
         return Stalled(watch.run, judgement.silent_s, judgement.limit_s, watch.usual_step_s, watch.summary)

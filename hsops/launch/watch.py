@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from hsops.core.baseline import Baseline, compare
 from hsops.core.events import Event
+from hsops.core.log_capture import Refusal
 from hsops.core.log_summary import LogSummary
 from hsops.core.milestone_table import BY_ID, STAGES, stage_end
 from hsops.core.milestones import LogReader
@@ -16,6 +17,12 @@ from hsops.launch import stall
 from hsops.launch.events import CaptureSaid, HealthChanged, MilestoneReached, StageDone
 from hsops.launch.health import STABLE, Ladder, Probe
 
+_IMPORT = "hsops stop; repair that import with the host's Python; hsops launch --wait-healthy"
+_REFUSED = (
+    "hsops stop; correct what the reason names, in servers.<name>.args or env or the file of --config; launch again"
+)
+_SILENT = "hsops stop; hsops deploy --status tells whether the patch is in place; hsops logs what its processes said"
+_NO_FILE = "every rank writes a hello file to {}/hello when its model is built"
 DEATH_GRACE_S = 0.8  # after a death: what the others have to say comes in the next moments
 
 
@@ -30,9 +37,10 @@ class Died:
 
 @dataclass(frozen=True, slots=True)
 class CaptureRefused:
-    """A rank says that it does not capture, or said nothing although the server is healthy."""
+    """A rank does not capture, or said nothing although the server is healthy. ``fix``: what to do about it."""
 
     reason: str
+    fix: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +65,15 @@ class Watch:
     Args:
         run: as it was when the watch began.
         baseline: good runs of equal launches.
+        modules: of SGLang, those that define the served model's class; only with hs-dump.
         floor: least silence in seconds that is called a stall; None for the default.
         now: seconds of the watcher's clock.
     """
 
-    def __init__(self, run: Run, baseline: Baseline, *, floor: float | None, now: float) -> None:
-        self.run, self.baseline = run, baseline
+    def __init__(
+        self, run: Run, baseline: Baseline, *, floor: float | None, now: float, modules: Sequence[str] = ()
+    ) -> None:
+        self.run, self.baseline, self._modules = run, baseline, modules
         self.utc_offset = 0.0
         self.host_now = run.started
         self.offset = 0
@@ -103,12 +114,36 @@ class Watch:
             return Died(who, exit_, self.summary)
         if self._over:
             return Died("server", self.run.exit, self.summary)
-        refuses = any(not said.ok for said in self.run.hellos)
-        if refuses or self.ladder.level == STABLE:
-            return CaptureRefused(self.run.capture_fault) if self.run.capture_fault else Answering()
+        if refused := self._refused():
+            return refused
+        if self.ladder.level == STABLE:
+            return Answering()
         limit = self.limit_s
         silent = self.signs.silent_s(now)
         return Silent(silent, limit) if silent >= limit and self._dead_at is None else None
+
+    def _refused(self) -> CaptureRefused | None:
+        """What the log and the hello files say against the capture; a rank may speak until the server is healthy."""
+        if not self.run.dump_dir:
+            return None
+        for module in self._modules:
+            if lost := self.summary.capture.unimported.get(module):
+                said = f"SGLang could not import {module}, and would serve another class in its place"
+                return CaptureRefused(f"{said}: {lost.why} (log line {lost.line})", _IMPORT)
+        if any(not said.ok for said in self.run.hellos):
+            return CaptureRefused(self.run.capture_fault, _REFUSED)
+        if refusal := self._refusal_of_the_silent():
+            return CaptureRefused(f"{refusal.who} does not capture: {refusal.why} (log line {refusal.line})", _REFUSED)
+        if self.ladder.level == STABLE and self.run.silent:
+            return CaptureRefused(f"{self.run.capture_fault}: {_NO_FILE.format(self.run.dump_dir)}", _SILENT)
+        return None
+
+    def _refusal_of_the_silent(self) -> Refusal | None:
+        """What the log has of a process without a hello file: a full or read-only folder keeps none."""
+        of_ranks = {f"TP{rank}" for rank in range(self.run.tp)}
+        silent = set(self.run.silent)
+        lines = self.summary.capture.refusals.values()
+        return next((line for line in lines if silent and (line.who in silent or line.who not in of_ranks)), None)
 
     def be_patient(self, seconds: float) -> None:
         """From now on only ``seconds`` of silence are a stall: somebody looked, and it is slow, not stuck."""

@@ -38,6 +38,11 @@ def list_runs(agent: Agent, server: str | None = None, *, limit: int = 20) -> tu
     return tuple(parse_run(raw) for raw in found)
 
 
+def modules_of(agent: Agent, model: str) -> tuple[str, ...]:
+    """The modules of the host's SGLang that define the class of ``model``; none for a hub id."""
+    return tuple(agent.call("model-read", deadline=QUICK, path=model, modules=True)["modules"])
+
+
 def stop_run(agent: Agent, run: str, *, grace: float = 10.0) -> Stopped:
     """End a run's whole process tree and nothing else.
 

@@ -110,9 +110,19 @@ def run_lines(rows: list[tuple[str, Run, str]]) -> Iterator[str]:
             f"{run.server:16} {host:10} {run.id}  {state}  TP {alive}/{run.tp}  port {run.port}  "
             f"{'up' if run.alive else 'ran'} {clock(run.uptime_s)}  pid {run.pid}"
             + (f"  SGLang {run.sglang}" if run.sglang else "")
+            + (f"  {_captures(run)}" if run.alive and run.dump_dir else "")
             + (f"  dead: {', '.join(dead)}" if dead else "")
             + (f"  {len(run.left)} processes left: hsops stop" if run.left else "")
         )
+
+
+def _captures(run: Run) -> str:
+    """What the ranks say of the capture; one sentence, as they must all say the same."""
+    if run.capture_fault:
+        return f"CAPTURES NOTHING: {run.capture_fault}"
+    said = run.hellos[0]
+    final = f" and {said.final} final" if said.final not in ("", "none") else ""
+    return f"captures {', '.join(map(str, said.boundaries))}{final} by {said.strategy}"
 
 
 def stopped_lines(stopped: list[Stopped]) -> Iterator[str]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hsops.core.errors import ConfigError
 from hsops.core.inventory import HostSpec, ServerSpec
+from hsops.core.inventory_file import faults_in, load
 from hsops.launch.nccl import PROFILES, misspelt
 from hsops.launch.plan import Deployed, Plan, plan
 
@@ -72,6 +74,43 @@ def test_what_the_patch_needs_is_added_and_said(sglang: str, flag: str | None) -
     added = [word for word in found.argv if word.startswith("--disable")]
     assert added == ["--disable-radix-cache", *([flag] if flag else [])]
     assert len(found.notes) == len(added) and "no rows" in found.notes[0]
+    assert not planned(captures=False, deployed=Deployed(sglang, {})).notes
+
+
+@pytest.mark.parametrize(
+    "sglang,flags,added",
+    [
+        ("0.5.23", {"disable-radix-cache", "disable-piecewise-cuda-graph"}, "disable-piecewise-cuda-graph"),
+        ("", {"disable-radix-cache", "disable-prefill-cuda-graph"}, "disable-prefill-cuda-graph"),
+        ("0.5.23", {"disable-radix-cache"}, None),
+    ],
+)
+def test_the_installed_code_says_which_flags_there_are(sglang: str, flags: set[str], added: str | None) -> None:
+    """Its version may lie, or not be told; a flag that it does not have would end the start."""
+    found = planned(captures=True, deployed=Deployed(sglang, {"hs-dump": "x"}, frozenset(flags)))
+
+    graphs = [word.lstrip("-") for word in found.argv if "cuda-graph" in word]
+    assert graphs == ([added] if added else [])
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        {"device": "cpu"},
+        {"disable-prefill-cuda-graph": True},
+        {"cuda-graph-backend-prefill": "disabled"},
+        {"disable-cuda-graph": True},
+        {"cuda-graph-config": '{"prefill": {"backend": "disabled"}}'},
+    ],
+)
+def test_only_what_is_missing_is_added(args: dict[str, Any]) -> None:
+    """Each of these leaves no prefill graph in 0.5.23."""
+    found = planned(
+        captures=True, deployed=Deployed("0.5.23", {"hs-dump": "x"}), args={**args, "disable-radix-cache": True}
+    )
+
+    assert not found.notes
+    assert planned(captures=True, deployed=Deployed("0.5.12", {}), args={"disable-cuda-graph": True}).notes[1:]
 
 
 @pytest.mark.parametrize(
@@ -83,6 +122,17 @@ def test_what_the_patch_needs_is_added_and_said(sglang: str, flag: str | None) -
         ({"args": {"disable-radix-cache": False}}, "servers.kimi.args.disable-radix-cache"),
         ({"args": {"enable-mixed-chunk": True}}, "servers.kimi.args.enable-mixed-chunk"),
         ({"args": {"speculative-algorithm": "EAGLE3"}}, "servers.kimi.args.speculative-algorithm"),
+        ({"args": {"--enable_dp_attention": True}}, "servers.kimi.args.--enable_dp_attention"),
+        ({"args": {"pipeline-parallel-size": 2}}, "servers.kimi.args.pipeline-parallel-size"),
+        (
+            {"args": {"enable-nsa-prefill-context-parallel": True}},
+            "servers.kimi.args.enable-nsa-prefill-context-parallel",
+        ),
+        ({"args": {"enable-piecewise-cuda-graph": True}}, "servers.kimi.args.enable-piecewise-cuda-graph"),
+        ({"args": {"cuda-graph-backend-prefill": "breakable"}}, "servers.kimi.args.cuda-graph-backend-prefill"),
+        ({"args": {"cuda-graph-config": '{"prefill": {"backend": "full"}}'}}, "servers.kimi.args.cuda-graph-config"),
+        ({"args": {"disable-prefill-cuda-graph": False}}, "servers.kimi.args.disable-prefill-cuda-graph"),
+        ({"env": {"SGLANG_HS_DUMP_DIR": "/elsewhere"}}, "servers.kimi.env.SGLANG_HS_DUMP_DIR"),
         ({"nccl": "pcie-p2q"}, "servers.kimi.nccl"),
         ({"env": {"NCCL_P2P_LEVL": "SYS"}}, "servers.kimi.env.NCCL_P2P_LEVL"),
     ],
@@ -101,11 +151,52 @@ def test_every_contradiction_at_once() -> None:
         planned(captures=True, nccl="no", args={"tp": 4, "enable-mixed-chunk": True})
 
     assert len(wrong.value.faults) == 3
+    assert "hs-dump patch out of servers.kimi.patches" in wrong.value.fix
+
+
+INVENTORY = """\
+hosts:
+  rtx8: {ssh: root@gpu-box, python: /venv/bin/python}
+defaults:
+  server:
+    args:
+      enable-mixed-chunk: true
+servers:
+  kimi-k2.5:
+    host: rtx8
+    model: /models/Kimi
+    patches: [hs-dump]
+  other:
+    host: rtx8
+    model: /models/Other
+    args:
+      trust-remote-code: true
+      pp_size: 2
+    patches: [hs-dump]
+patches:
+  hs-dump: {boundaries: [1]}
+"""
+
+
+def test_a_contradiction_has_its_line_also_when_it_comes_from_the_defaults(tmp_path: Path) -> None:
+    """As every other fault of the file."""
+    path = tmp_path / "inventory.yaml"
+    path.write_text(INVENTORY)
+    inventory = load(path)
+
+    places = []
+    for server in inventory.servers.values():
+        with pytest.raises(ConfigError) as wrong:
+            plan(server, HOST, APPLIED, captures=True, fault=faults_in(path))
+        places += [(f.line, f.column, f.where) for f in wrong.value.faults]
+
+    assert places == [(6, 7, "defaults.server.args.enable-mixed-chunk"), (17, 7, "servers.other.args.pp_size")]
 
 
 def test_agreeing_doubles_are_dropped() -> None:
     """The same value twice is no contradiction, and is said once; a harmless value of a forbidden flag is fine."""
-    found = planned(captures=True, args={"tp-size": 8, "moe-a2a-backend": "none", "enable-mixed-chunk": False})
+    harmless = {"moe-a2a-backend": "none", "enable-mixed-chunk": False, "pp-size": 1, "dp-size": "1"}
+    found = planned(captures=True, args={"tp-size": 8, **harmless})
 
     assert found.argv.count("--tp-size") == 1
     assert "--enable-mixed-chunk" not in found.argv

@@ -17,6 +17,7 @@ from hsops.launch.events import CaptureSaid, MilestoneReached, StageDone
 from hsops.launch.health import ANSWERS, REFUSED, STABLE, STARTING, UP, Probe
 from hsops.launch.matrix import matrix
 from hsops.launch.watch import Answering, CaptureRefused, Died, Silent, Watch
+from hsops.render.launch import run_lines
 
 LOG = (Path(__file__).parent.parent / "cases" / "logs" / "healthy-0.5.23-tp2.log").read_bytes()
 FIRST = summarize(LOG).first_time or 0.0
@@ -230,9 +231,64 @@ def test_capture_must_be_confirmed_by_every_rank() -> None:
     refused = watch.judge(4.0)
 
     assert said == [CaptureSaid(0, captures=True, reason="")]
-    assert silent == CaptureRefused("no word of the capture from TP1")
+    assert isinstance(silent, CaptureRefused) and "no word of the capture from TP1" in silent.reason
+    assert "/dumps/hello" in silent.reason and "hsops deploy --status" in silent.fix
     assert whole == Answering()
-    assert refused == CaptureRefused("TP1 does not capture: radix cache is on")
+    assert isinstance(refused, CaptureRefused) and refused.reason == "TP1 does not capture: radix cache is on"
+    assert "servers.<name>.args" in refused.fix
+
+
+def test_ranks_that_refuse_for_one_reason_are_named_together() -> None:
+    """One sentence, not eight."""
+    watch = a_watch(captures=True)
+    said = [{"rank": rank, "ok": False, "reason": "pp_size=2"} for rank in (0, 1)]
+
+    list(watch.take(hello(*said), 1.0))
+
+    found = watch.judge(2.0)
+    assert isinstance(found, CaptureRefused) and found.reason == "TP0, TP1 do not capture: pp_size=2"
+
+
+REFUSAL = (
+    b"hsops_hs_dump: rank 1: NOT capturing: the dump folder cannot be written: [Errno 28] No space left on device\n"
+)
+
+
+def test_a_refusal_without_a_hello_file_is_read_in_the_log() -> None:
+    """Where no hello file can be written, the log has the rank and its reason; a rank that said yes is not doubted."""
+    watch = a_watch(captures=True)
+
+    feed(watch, LOG[:5000].rpartition(b"\n")[0] + b"\n" + REFUSAL)
+    found = watch.judge(2.0)
+    list(watch.take(hello({"rank": 0, "ok": True}, {"rank": 1, "ok": True}), 3.0))
+
+    assert isinstance(found, CaptureRefused)
+    assert "TP1 does not capture: the dump folder cannot be written" in found.reason and "log line" in found.reason
+    assert watch.judge(4.0) is None
+
+
+LOST = (
+    b"[2026-11-29 17:40:45 TP0] Ignore import error when loading sglang.srt.models.deepseek_v2: No module named 'x'\n"
+)
+
+
+@pytest.mark.parametrize("captures", [True, False])
+def test_a_model_that_sglang_could_not_import_is_refused_at_once(captures: bool) -> None:
+    """SGLang goes on and may serve another class; what fails to import for other models is nobody's fault."""
+    followed = parse_run(a_run(dump_dir="/dumps" if captures else ""))
+    watch = Watch(followed, Baseline("tiny"), floor=60.0, now=0.0, modules=("sglang.srt.models.deepseek_v2",))
+
+    feed(watch, LOG)
+    before = watch.judge(2.0)
+    feed(watch, LOST)
+    found = watch.judge(3.0)
+
+    assert before is None and b"Ignore import error" in LOG
+    if captures:
+        assert isinstance(found, CaptureRefused)
+        assert "sglang.srt.models.deepseek_v2" in found.reason and "No module named 'x' (log line" in found.reason
+    else:
+        assert found is None
 
 
 def test_matrix() -> None:
@@ -279,3 +335,18 @@ def test_gpu_memory(text: str, mib: int | None) -> None:
     from hsops.agent.gpus import parse
 
     assert parse(text) == mib
+
+
+def test_status_tells_what_a_run_captures_or_that_it_does_not() -> None:
+    """Boundaries and strategy on one line; a refusal is not to be overlooked."""
+    said = {"ok": True, "reason": "", "strategy": "prepare-attn", "boundaries": [3, 31, 59], "final": "pre-norm"}
+    good = parse_run(a_run(dump_dir="/d", hellos=[{**said, "rank": 0}, {**said, "rank": 1}]))
+    half = parse_run(a_run(dump_dir="/d", hellos=[{**said, "rank": 0}]))
+
+    lines = list(
+        run_lines([("box", good, "healthy"), ("box", half, "healthy"), ("box", parse_run(a_run()), "healthy")])
+    )
+
+    assert "captures 3, 31, 59 and pre-norm final by prepare-attn" in lines[0]
+    assert "CAPTURES NOTHING: no word of the capture from TP1" in lines[1]
+    assert "apture" not in lines[2]

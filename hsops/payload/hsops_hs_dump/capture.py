@@ -86,8 +86,8 @@ class Capture:
         try:
             process = self._ask()
             self._hello.rank, self._hello.facts["tp_size"] = process.rank, process.tp_size
-            self._hello.facts["arguments"] = contract.told(process.arguments)
-            self._hello.reasons += contract.problems(process.arguments) + self._objections(model)
+            self._hello.facts |= contract.facts(process.arguments, self._hello.strategy)
+            self._hello.reasons += contract.problems(process.arguments, self._hello.strategy) + self._objections(model)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is a reason not to capture
             self._hello.reasons.append(f"{type(error).__name__}: {error}")
         self._active = not self._hello.reasons

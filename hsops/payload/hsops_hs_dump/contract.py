@@ -1,4 +1,4 @@
-"""What a server must be launched with for every row to reach the capture. Pure rules over its resolved arguments."""
+"""Whether this server's resolved arguments let every row reach the capture. Pure; the table is in ``rules``."""
 
 from __future__ import annotations
 
@@ -6,79 +6,105 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from .rules import GRAPH_WHY, GRAPHS_OFF, RULES, TOLD, Rule
+
+# Fused all-reduce: a layer leaves its all-reduce to the next one, so between two layers there is only one rank's part
+# of the sum. These strategies take the value after that all-reduce; any other is refused while fusion is on.
+AFTER_REDUCE = {
+    "prepare-attn": "taken from prepare_attn, after the all-reduce that was left to it",
+    "layers-to-capture": "SGLang's own capture takes it after the all-reduce",
+}
+FUSION_OFF = {
+    "enable_flashinfer_allreduce_fusion": "--enforce-disable-flashinfer-allreduce-fusion (0.5.10 and later)",
+    "flashinfer_allreduce_fusion_backend": "--enforce-disable-flashinfer-allreduce-fusion",
+    "enable_aiter_allreduce_fusion": "no --enable-aiter-allreduce-fusion",
+}
+
 
 @dataclass(frozen=True)
-class Rule:
-    """One argument and the values that are fine. An argument that this SGLang does not have is fine too."""
+class Fusion:
+    """All-reduce fusion, as it was resolved.
 
-    argument: str
-    fine: tuple[Any, ...]
-    why: str
+    Args:
+        on: the arguments that switch it on; empty when it is off.
+        fine: why captured values are whole; empty when they would not be.
+    """
 
-
-OFF = (False, None)
-RULES = (
-    Rule("disable_radix_cache", (True,), "cached prefixes give no rows: launch with --disable-radix-cache"),
-    Rule("enable_mixed_chunk", OFF, "decoding requests are mixed into prefill batches"),
-    Rule("enable_two_batch_overlap", OFF, "layers run outside the loop that is captured"),
-    Rule("enable_pdmux", OFF, "prefill is split over a path of its own"),
-    Rule("enable_dp_attention", OFF, "each rank holds other rows"),
-    Rule("moe_a2a_backend", (None, "none"), "rows are scattered over the ranks"),
-    Rule("moe_dense_tp_size", (None,), "rows of dense layers are scattered over the ranks"),
-    Rule("enable_attn_tp_input_scattered", OFF, "rows are scattered over the ranks"),
-    Rule("enable_layernorm_sp", OFF, "rows are scattered over the ranks"),
-    Rule("attn_cp_size", (1, None), "rows are split over the ranks"),
-    Rule("enable_nsa_prefill_context_parallel", OFF, "rows are split over the ranks"),
-    Rule("enable_prefill_context_parallel", OFF, "rows are split over the ranks"),
-    Rule("enable_prefill_cp", OFF, "rows are split over the ranks"),
-    Rule("pp_size", (1, None), "no rank holds all layers"),
-    Rule("speculative_algorithm", (None,), "verification passes look like prefill"),
-    Rule("dllm_algorithm", (None,), "the model runs in blocks"),
-)
-# Both strategies take the value after the all-reduce, so fusion needs no rule; it is told in the hello file.
-TOLD = (
-    "enable_flashinfer_allreduce_fusion",
-    "flashinfer_allreduce_fusion_backend",
-    "enable_aiter_allreduce_fusion",
-    "chunked_prefill_size",
-    "attention_backend",
-    "quantization",
-    "kv_cache_dtype",
-    "dtype",
-    "tp_size",
-    "nnodes",
-    "device",
-    "model_path",
-)
+    on: tuple[str, ...]
+    fine: str
 
 
-def problems(arguments: Mapping[str, Any]) -> list[str]:
-    """Why capture would miss rows or take wrong ones with these arguments; empty when it is fine."""
-    found = [
-        f"{rule.argument}={arguments[rule.argument]!r}: {rule.why}"
-        for rule in RULES
-        if rule.argument in arguments and arguments[rule.argument] not in rule.fine
-    ]
-    return found + _prefill_graph(arguments)
+def problems(arguments: Mapping[str, Any], strategy: str, *, reduced_inside: bool = False) -> list[str]:
+    """Why capture would miss rows or take wrong ones with these arguments; empty when it is fine.
+
+    Args:
+        arguments: the server's, resolved.
+        strategy: how values are taken.
+        reduced_inside: each layer of this model reduces its own output, whatever the arguments say.
+    """
+    found = [text for rule in RULES if (text := _broken(rule, arguments))]
+    return found + _prefill_graph(arguments) + _partial_sums(fusion(arguments, strategy, reduced_inside), strategy)
 
 
-def told(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments that belong in the hello file, as JSON values."""
+def facts(arguments: Mapping[str, Any], strategy: str, *, reduced_inside: bool = False) -> dict[str, Any]:
+    """For the hello file, as JSON values: ``arguments`` that matter, ``prefill_graph``, ``fusion`` {on, fine}."""
     names = (*(rule.argument for rule in RULES), *TOLD)
     plain = (str, int, float, bool, type(None))
-    return {n: v if isinstance(v := arguments[n], plain) else str(v) for n in names if n in arguments}
+    found = fusion(arguments, strategy, reduced_inside)
+    return {
+        "arguments": {n: v if isinstance(v := arguments[n], plain) else str(v) for n in names if n in arguments},
+        "prefill_graph": bool(_prefill_graph(arguments)),
+        "fusion": {"on": list(found.on), "fine": found.fine},
+    }
+
+
+def fusion(arguments: Mapping[str, Any], strategy: str, reduced_inside: bool = False) -> Fusion:
+    """Whether all-reduces may be left to the next layer, and why that does no harm."""
+    on = tuple(name for name in FUSION_OFF if arguments.get(name) not in (None, False))
+    if not on:
+        return Fusion((), "off")
+    inside = "each layer of this model reduces its own output" if reduced_inside else ""
+    return Fusion(on, AFTER_REDUCE.get(strategy, "") or inside)
+
+
+def _broken(rule: Rule, arguments: Mapping[str, Any]) -> str:
+    if rule.argument not in arguments:
+        # of a release without the argument there is nothing to fear; without a needed one nothing is known
+        return f"{rule.argument}: this SGLang does not tell it, and {rule.why}" if rule.needed else ""
+    value = arguments[rule.argument]
+    return "" if value in rule.fine else f"{rule.argument}={value!r}: {rule.why}: {rule.remedy}"
 
 
 def _prefill_graph(arguments: Mapping[str, Any]) -> list[str]:
-    """A prefill that is replayed as a CUDA graph runs no Python, so nothing would be captured."""
-    why = "prefill is replayed as a CUDA graph: launch with"
     if arguments.get("device") == "cpu":
         return []
-    if (config := arguments.get("cuda_graph_config")) is not None:  # 0.5.14+
-        backend = str(getattr(getattr(config, "prefill", None), "backend", None))
-        return [] if backend.lower().endswith("disabled") else [f"{why} --disable-prefill-cuda-graph"]
-    if arguments.get("disable_piecewise_cuda_graph", True) is False:  # 0.5.10 to 0.5.13
-        return [f"{why} --disable-piecewise-cuda-graph"]
+    if "cuda_graph_config" in arguments:  # 0.5.14 and later: what all the flags come to
+        backend = _prefill_backend(arguments["cuda_graph_config"])
+        fine = backend == "disabled" or (not backend and arguments.get("disable_prefill_cuda_graph") is True)
+        return [] if fine else [f"prefill graphs are {backend or 'not told'}: {GRAPH_WHY}: {_turn_off(0)}"]
+    if arguments.get("disable_piecewise_cuda_graph", True) is False:  # 0.5.10 to 0.5.13: on unless it is set
+        return [f"disable_piecewise_cuda_graph=False: {GRAPH_WHY}: {_turn_off(1)}"]
     if arguments.get("enable_piecewise_cuda_graph"):  # up to 0.5.9
-        return [f"{why}out --enable-piecewise-cuda-graph"]
+        return [f"enable_piecewise_cuda_graph=True: {GRAPH_WHY}: launch without --enable-piecewise-cuda-graph"]
     return []
+
+
+def _turn_off(which: int) -> str:
+    return f"launch with --{GRAPHS_OFF[which].flag}"
+
+
+def _prefill_backend(config: Any) -> str:
+    """``disabled``, ``breakable`` ...; "" when it is not there. A plain mapping from 0.5.19 on."""
+    prefill = config.get("prefill") if isinstance(config, Mapping) else getattr(config, "prefill", None)
+    backend = prefill.get("backend") if isinstance(prefill, Mapping) else getattr(prefill, "backend", None)
+    return str(getattr(backend, "value", backend) or "").lower()
+
+
+def _partial_sums(found: Fusion, strategy: str) -> list[str]:
+    if not found.on or found.fine:
+        return []
+    ways = "; or ".join(dict.fromkeys(FUSION_OFF[name] for name in found.on))
+    return [
+        f"{', '.join(found.on)} is on: all-reduces are left to the next layer, so strategy {strategy!r} would take "
+        f"one rank's part of a sum: launch with {ways}"
+    ]
