@@ -124,6 +124,7 @@ def plan(
     clashes = [*_clashes(server)] if captures else []
     if faults := [*_faults(server), *clashes]:
         placed = [fault(("servers", server.name, *path), message) for path, message in faults]
+        placed.sort(key=lambda one: (one.line, one.column))
         raise ConfigError(placed, fix=_LEAVE_OUT.format(server=server.name) if clashes else "")
     added = needs.missing(args, needs.Installed(deployed.sglang, deployed.flags)) if captures else {}
     args = {name: value for name, value in args.items() if name not in _FIELDS}

@@ -23,6 +23,7 @@ _REFUSED = (
 )
 _SILENT = "hsops stop; hsops deploy --status tells whether the patch is in place; hsops logs what its processes said"
 _NO_FILE = "every rank writes a hello file to {}/hello when its model is built"
+REFUSAL_GRACE_S = 2.0  # after a rank's refusal: the others mostly refuse too, and are named with it
 DEATH_GRACE_S = 0.8  # after a death: what the others have to say comes in the next moments
 
 
@@ -84,6 +85,7 @@ class Watch:
         self._reader = LogReader(tp=run.tp, sglang=run.sglang)
         self.summary = self._reader.summary()
         self._dead_at: float | None = None
+        self._refused_at: float | None = None
         self._over = False
 
     def take(self, event: dict[str, Any], now: float) -> Iterator[Event]:
@@ -100,12 +102,18 @@ class Watch:
             self._vitals(event, now)
         elif kind == "hello":
             yield from self._hello(parse_hellos(event["ranks"]))
+        self._note_refusal(now)
 
     def probed(self, probe: Probe, ladder: Ladder) -> Iterator[Event]:
         """One health probe."""
         changed, self.ladder, self.probe = ladder.level != self.ladder.level, ladder, probe
         if changed:
             yield HealthChanged(ladder.level, round(probe.seconds, 3), probe.detail)
+
+    def _note_refusal(self, now: float) -> None:
+        refuses = self.summary.capture.refusals or any(not said.ok for said in self.run.hellos)
+        if refuses and self._refused_at is None:
+            self._refused_at = now
 
     def judge(self, now: float) -> Judgement | None:
         """What it has come to; None while it goes on."""
@@ -114,7 +122,7 @@ class Watch:
             return Died(who, exit_, self.summary)
         if self._over:
             return Died("server", self.run.exit, self.summary)
-        if refused := self._refused():
+        if refused := self._refused(now):
             return refused
         if self.ladder.level == STABLE:
             return Answering()
@@ -122,7 +130,7 @@ class Watch:
         silent = self.signs.silent_s(now)
         return Silent(silent, limit) if silent >= limit and self._dead_at is None else None
 
-    def _refused(self) -> CaptureRefused | None:
+    def _refused(self, now: float) -> CaptureRefused | None:
         """What the log and the hello files say against the capture; a rank may speak until the server is healthy."""
         if not self.run.dump_dir:
             return None
@@ -130,9 +138,10 @@ class Watch:
             if lost := self.summary.capture.unimported.get(module):
                 said = f"SGLang could not import {module}, and would serve another class in its place"
                 return CaptureRefused(f"{said}: {lost.why} (log line {lost.line})", _IMPORT)
-        if any(not said.ok for said in self.run.hellos):
+        heard = not self.run.silent or (self._refused_at is not None and now - self._refused_at >= REFUSAL_GRACE_S)
+        if heard and any(not said.ok for said in self.run.hellos):
             return CaptureRefused(self.run.capture_fault, _REFUSED)
-        if refusal := self._refusal_of_the_silent():
+        if heard and (refusal := self._refusal_of_the_silent()):
             return CaptureRefused(f"{refusal.who} does not capture: {refusal.why} (log line {refusal.line})", _REFUSED)
         if self.ladder.level == STABLE and self.run.silent:
             return CaptureRefused(f"{self.run.capture_fault}: {_NO_FILE.format(self.run.dump_dir)}", _SILENT)
