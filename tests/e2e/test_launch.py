@@ -122,6 +122,10 @@ def test_ctrl_c_leaves_the_server(hsops: Cli) -> None:
     [
         ({"model": "/no/such/model"}, "there is no model at /no/such/model"),
         ({"args": {"disable-radix-cache": False}}, "servers.tiny.args.disable-radix-cache"),
+        (
+            {"args": {"enable-dp-attention": True}},
+            "servers.tiny.args.enable-dp-attention: not together with the hs-dump",
+        ),
         ({"args": {"tp": 4}}, "servers.tiny.args.tp"),
         ({"env": {"NCCL_P2P_LEVL": "SYS"}}, "did you mean NCCL_P2P_LEVEL?"),
     ],
@@ -135,6 +139,32 @@ def test_mistakes_start_nothing(hsops: Cli, tmp_path: Path, fields: dict[str, An
     assert done.returncode in (1, 4) and words in done.stderr, done.stderr
     assert "Traceback" not in done.stderr
     assert not [run for run in hsops.json("status")["data"]["runs"] if run["phase"] == "running"]
+
+
+def test_what_the_patch_needs_is_added_and_told(hsops: Cli) -> None:
+    """The inventory does not say it; a server on a CPU needs nothing against prefill graphs."""
+    told = hsops.json("launch", "--check")["data"]["plan"]
+
+    assert "--disable-radix-cache" in told["argv"] and not [w for w in told["argv"] if w.endswith("prefill-cuda-graph")]
+    assert [note.split(":")[0] for note in told["notes"]] == ["added --disable-radix-cache"]
+
+
+def test_a_breach_that_only_the_ranks_see_ends_the_launch(hsops: Cli, tmp_path: Path) -> None:
+    """A file of --config turns mixed chunks on behind the inventory's back: both ranks refuse, and extract does too."""
+    (tmp_path / "behind.yaml").write_text("enable-mixed-chunk: true\n")
+    (tmp_path / "prompts.jsonl").write_text('{"id": "a", "input_ids": [1, 2, 3]}\n')
+    behind = hsops.changed(tmp_path / "wrong.yaml", args={"config": str(tmp_path / "behind.yaml")})
+
+    done = behind("launch", "--wait-healthy")
+    status = behind("status").stdout
+    _healthy(behind)
+    extracted = behind("extract", str(tmp_path / "prompts.jsonl"))
+
+    assert done.returncode == 7 and "Traceback" not in done.stderr
+    assert "TP0, TP1 do not capture: enable_mixed_chunk=True" in done.stderr
+    assert "launch without --enable-mixed-chunk" in done.stderr and "the file of --config" in done.stderr
+    assert "CAPTURES NOTHING" in status
+    assert extracted.returncode == 7 and "would write no dumps: TP0, TP1 do not capture" in extracted.stderr
 
 
 def test_a_dump_folder_that_cannot_be_written_starts_nothing(hsops: Cli, tmp_path: Path) -> None:
@@ -189,6 +219,14 @@ def test_slow_is_not_a_hang(hsops: Cli, broken: Callable[[str], None], tmp_path:
 
     assert done.returncode == 0, done.stderr
     assert "healthy after" in done.stdout
+
+
+def _healthy(hsops: Cli, *, within_s: float = 120) -> None:
+    """Wait until the server answers; the launch has given it up before that."""
+    until = time.monotonic() + within_s
+    while hsops.json("status")["data"]["runs"][0]["health"] != "healthy":
+        assert time.monotonic() < until
+        time.sleep(0.5)
 
 
 def _second_server(hsops: Cli, path: Path, port: int) -> subprocess.CompletedProcess[str]:
