@@ -1,8 +1,9 @@
 """What capture costs on one GPU, and from which dump rate on. Run through ``tests/gpu/run.sh throughput``.
 
 Three ways interleaved on a server that does 10 to 25 thousand tokens a second unpatched: not captured, captured, and
-the obvious way (naive_capture.py). Then the knee: servers of little computation, with 1, 2 and 4 writers, and a growing
-share of captured prompts. Writes ``throughput.json`` into the folder given.
+the obvious way (naive_capture.py); with prompts of 2,048 tokens, four of which fill a pass, and with prompts of 1,230
+to 2,230, which are cut into chunks. Then the knee: servers of little computation, with 1, 2 and 4 writers, and a
+growing share of captured prompts. Writes ``throughput.json`` into the folder given.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from tests.gpu.models import deepseek
 BOUNDARIES = [1, 2, 3]
 ROW = (len(BOUNDARIES) + 1) * 7168 * 2  # bytes of one token's states
 NAIVE = machine.DUMPS / "naive"
-ROUNDS, NAIVE_ROUNDS, KNEE_ROUNDS = 7, 3, 3
+ROUNDS, NAIVE_ROUNDS, KNEE_ROUNDS = 7, 2, 3
+PREFIX = {"none": "plain", "capture": "hs", "naive": "naive"}
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 WRITERS = (1, 2, 4)
 
@@ -64,14 +66,14 @@ def main(out: Path, *, quick: bool = False) -> None:
     machine.prepare()
     figures: dict[str, Any] = {"raw": _raw(), "sglang": "0.5.12.post1", "bytes_per_token": ROW}
     deep = machine.Server(
-        "deep", deepseek(10), args={"forward-hooks": json.dumps(naive_hooks(BOUNDARIES)), "mem-fraction-static": 0.5}
+        "deep", deepseek(16), args={"forward-hooks": json.dumps(naive_hooks(BOUNDARIES)), "mem-fraction-static": 0.7}
     )
     light = [_light(writers) for writers in WRITERS]
     machine.write_inventory([deep, *light], BOUNDARIES)
     machine.hsops("deploy", "--yes")
     _touch(4 if quick else 24)
     with machine.running([deep]) as ports:
-        figures["cost"] = _cost(Bench("deep", ports["deep"], []), rounds=2 if quick else ROUNDS)
+        figures["cost"] = _cost(ports["deep"], quick=quick)
         _write(out, figures)
     if quick:
         return
@@ -97,24 +99,33 @@ def naive_hooks(boundaries: list[int]) -> list[dict[str, Any]]:
     return [*layers, {**last, "config": common}]
 
 
-def _cost(bench: Bench, *, rounds: int) -> dict[str, Any]:
-    asked = [drive.prompts(64, 1230, 2230, seed) for seed in range(3)]
-    prefix = {"none": "plain", "capture": "hs", "naive": "naive"}
-    for mode in prefix:
-        bench.measure(mode, asked[0][:16], lambda i, m=mode: f"{prefix[m]}-warm{i}", kept=False)
-    for number in range(rounds):
-        modes = [mode for mode in prefix if mode != "naive" or number < NAIVE_ROUNDS]
-        modes = modes[number % 2 :] + modes[: number % 2]
-        for mode in modes:
-            bench.measure(mode, asked[number % 3], lambda i, m=mode, n=number: f"{prefix[m]}-r{n}.{i}")
-    plain = median(bench.rates("none"))
+def _cost(port: int, *, quick: bool) -> dict[str, Any]:
+    bench = Bench("deep", port, [])
+    for mode, prefix in PREFIX.items():
+        bench.measure(mode, drive.prompts(16, 1230, 2230, 0), lambda i, p=prefix: f"{p}-warm{i}", kept=False)
     return {
-        "tokens_per_s": {mode: round(median(bench.rates(mode))) for mode in prefix},
-        "of_plain": {mode: round(median(bench.rates(mode)) / plain, 4) for mode in prefix},
-        "GB_per_s_captured": round(median(bench.rates("capture")) * ROW / 1e9, 2),
-        "passes": [done.told() for done in bench.passes],
+        "prompts_of_2048": _compared(port, (2048, 2048), rounds=2 if quick else ROUNDS),
+        "prompts_of_1230_to_2230": _compared(port, (1230, 2230), rounds=1 if quick else ROUNDS // 2 + 1),
         "same_as_naive": _same(bench),
         "counters": _counters(bench),
+    }
+
+
+def _compared(port: int, lengths: tuple[int, int], *, rounds: int) -> dict[str, Any]:
+    """The ways one after the other, again and again; which comes first changes."""
+    bench = Bench("deep", port, [])
+    for number in range(rounds):
+        asked = drive.prompts(64, *lengths, seed=number)
+        modes = [mode for mode in PREFIX if mode != "naive" or number < NAIVE_ROUNDS]
+        for mode in modes[number % 2 :] + modes[: number % 2]:
+            bench.measure(mode, asked, lambda i, m=mode, n=number: f"{PREFIX[m]}-{lengths[0]}-r{n}.{i}")
+    plain, captured = bench.rates("none"), bench.rates("capture")
+    return {
+        "tokens_per_s": {mode: round(median(bench.rates(mode))) for mode in PREFIX},
+        "of_plain": {mode: round(median(bench.rates(mode)) / median(plain), 4) for mode in PREFIX},
+        "of_plain_by_round": [round(c / p, 4) for c, p in zip(captured, plain, strict=True)],
+        "GB_per_s_captured": round(median(captured) * ROW / 1e9, 2),
+        "passes": [done.told() for done in bench.passes],
     }
 
 
@@ -178,7 +189,7 @@ def _light(writers: int) -> machine.Server:
 
 def _counters(bench: Bench) -> list[Any]:
     """What the ranks count about themselves."""
-    return [json.loads(path.read_text()) for path in sorted(bench.folder.glob("hello/*.stats.json"))]
+    return [json.loads(path.read_text()) for path in sorted(bench.folder.glob("hello/*.stats"))]
 
 
 def _raw() -> dict[str, Any]:
