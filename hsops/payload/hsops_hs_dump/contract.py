@@ -13,6 +13,8 @@ from .rules import GRAPH_WHY, GRAPHS_OFF, RULES, TOLD, Rule
 AFTER_REDUCE = {
     "prepare-attn": "taken from prepare_attn, after the all-reduce that was left to it",
     "layers-to-capture": "SGLang's own capture takes it after the all-reduce",
+    "residual-stream": "taken when the layer has completed what the one before left open, after the all-reduce",
+    "layer-input": "taken only of layers without a communicator, which leave no all-reduce to the next",
 }
 FUSION_OFF = {
     "enable_flashinfer_allreduce_fusion": "--enforce-disable-flashinfer-allreduce-fusion (0.5.10 and later)",
@@ -34,23 +36,22 @@ class Fusion:
     fine: str
 
 
-def problems(arguments: Mapping[str, Any], strategy: str, *, reduced_inside: bool = False) -> list[str]:
+def problems(arguments: Mapping[str, Any], strategy: str) -> list[str]:
     """Why capture would miss rows or take wrong ones with these arguments; empty when it is fine.
 
     Args:
         arguments: the server's, resolved.
         strategy: how values are taken.
-        reduced_inside: each layer of this model reduces its own output, whatever the arguments say.
     """
     found = [text for rule in RULES if (text := _broken(rule, arguments))]
-    return found + _prefill_graph(arguments) + _partial_sums(fusion(arguments, strategy, reduced_inside), strategy)
+    return found + _prefill_graph(arguments) + _partial_sums(fusion(arguments, strategy), strategy)
 
 
-def facts(arguments: Mapping[str, Any], strategy: str, *, reduced_inside: bool = False) -> dict[str, Any]:
+def facts(arguments: Mapping[str, Any], strategy: str) -> dict[str, Any]:
     """For the hello file, as JSON values: ``arguments`` that matter, ``prefill_graph``, ``fusion`` {on, fine}."""
     names = (*(rule.argument for rule in RULES), *TOLD)
     plain = (str, int, float, bool, type(None))
-    found = fusion(arguments, strategy, reduced_inside)
+    found = fusion(arguments, strategy)
     return {
         "arguments": {n: v if isinstance(v := arguments[n], plain) else str(v) for n in names if n in arguments},
         "prefill_graph": bool(_prefill_graph(arguments)),
@@ -58,13 +59,10 @@ def facts(arguments: Mapping[str, Any], strategy: str, *, reduced_inside: bool =
     }
 
 
-def fusion(arguments: Mapping[str, Any], strategy: str, reduced_inside: bool = False) -> Fusion:
+def fusion(arguments: Mapping[str, Any], strategy: str) -> Fusion:
     """Whether all-reduces may be left to the next layer, and why that does no harm."""
     on = tuple(name for name in FUSION_OFF if arguments.get(name) not in (None, False))
-    if not on:
-        return Fusion((), "off")
-    inside = "each layer of this model reduces its own output" if reduced_inside else ""
-    return Fusion(on, AFTER_REDUCE.get(strategy, "") or inside)
+    return Fusion(on, AFTER_REDUCE.get(strategy, "") if on else "off")
 
 
 def _broken(rule: Rule, arguments: Mapping[str, Any]) -> str:
