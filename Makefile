@@ -4,7 +4,7 @@ VENV := .venv
 BIN  := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup demo test unit integration e2e lint bench docs gpu-bundle gpu constraints clean
+.PHONY: setup demo test unit integration e2e matrix lint bench docs gpu-bundle gpu constraints clean
 
 setup: $(VENV)/.ready ## the virtual environment and the system packages that the tests need
 
@@ -28,6 +28,9 @@ integration: setup
 
 e2e: setup ## real SGLang in the lab
 	$(BIN)/python -m pytest tests/e2e
+
+matrix: setup ## every release of SGLang against the reference: an hour; VERSIONS="0.5.4 0.5.9" for some, RESUME=1 to go on
+	HSOPS_MATRIX="$(or $(VERSIONS),all)" RESUME=$(RESUME) $(BIN)/python -m pytest tests/matrix
 
 lint: setup
 	$(BIN)/ruff format --check --quiet .

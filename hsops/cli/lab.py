@@ -14,17 +14,22 @@ from hsops.render.console import Outcome
 app = typer.Typer(no_args_is_help=True, help="A practice host here: real SGLang on the CPU behind a loopback sshd.")
 
 FAULTS = "busy-wait, busy-wait-warmup, slow-load, v1-patch, stopped-rank, killed-rank"  # a test keeps it true
+MODELS = "deepseek, kimi"  # so it does this one
 Home = Annotated[Path | None, typer.Option("--home", metavar="DIR", help="The lab's folder [~/.hsops-lab].")]
 
 
 def up(
     ctx: typer.Context,
+    *,
     home: Home = None,
     sglang: Annotated[
         str | None, typer.Option("--sglang", metavar="VERSION", help="Its SGLang (as it is, else 0.5.9).")
     ] = None,
     fault: Annotated[
         str | None, typer.Option("--fault", metavar="NAME", help=f"Break it, to practise: {FAULTS}. Without: no fault.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", metavar="NAME", help=f"What it serves: {MODELS} (as it is, else deepseek).")
     ] = None,
     tp: Annotated[
         int | None, typer.Option("--tp", min=1, max=4, help="Ranks of its server (as it is, else 2).")
@@ -36,7 +41,7 @@ def up(
         from hsops import lab
         from hsops.render.lab import up_data, up_lines
 
-        made = lab.up(home, sglang=sglang, fault=fault, tp=tp, emit=session.console.emit)
+        made = lab.up(home, sglang=sglang, fault=fault, tp=tp, model=model, emit=session.console.emit)
         return Outcome(up_data(made), up_lines(made))
 
     run(ctx, "lab up", body)

@@ -11,7 +11,6 @@ from hsops.core.errors import UsageError
 
 _PLAIN = re.compile(r"^/[\w/. +,@=-]*[\w/.+,@=-]$")
 DEFAULT_HOME = Path("~/.hsops-lab")
-MODEL = "tiny-deepseek-v3"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +40,9 @@ class Layout:
         return self.site / "hsops_lab_fault.pth"
 
     @property
-    def model(self) -> Path:
-        """The tiny model's folder."""
-        return self.home / "models" / MODEL
+    def models(self) -> Path:
+        """Where the tiny models lie (``hsops.lab.model``)."""
+        return self.home / "models"
 
     @property
     def state(self) -> Path:

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from hsops.core.errors import LabError
 from hsops.core.events import Emit, Note, ignore
-from hsops.lab import cache, environment, model, packages, practice, processes, record, sshd, wheels
+from hsops.lab import cache, environment, packages, practice, processes, record, sshd, wheels
+from hsops.lab import model as models
 from hsops.lab.layout import Layout, layout
 from hsops.lab.record import Record
 
@@ -30,6 +31,7 @@ class Lab:
         fault: the fault that is armed; None for none.
         tp: tensor-parallel size of the server ``tiny``.
         port: of its OpenSSH server, on 127.0.0.1.
+        model: the folder of the model that ``tiny`` serves.
         done: what ``up`` had to do; empty when it was up already.
         took_s: how long that took.
     """
@@ -39,6 +41,7 @@ class Lab:
     fault: str | None
     tp: int
     port: int
+    model: Path
     done: tuple[str, ...]
     took_s: float
 
@@ -54,6 +57,7 @@ def up(
     sglang: str | None = None,
     fault: str | None = None,
     tp: int | None = None,
+    model: str | None = None,
     emit: Emit = ignore,
 ) -> Lab:
     """Bring a lab up, or bring it to what is wanted. What is right already is left alone.
@@ -63,10 +67,11 @@ def up(
         sglang: version; by default the lab's present one, else 0.5.9. Another one replaces the lab's SGLang.
         fault: a name of ``hsops.lab.shims.faults.FAULTS``; None restores a lab without a fault.
         tp: tensor-parallel size of the server in its inventory; by default the present one, else 2.
+        model: a name of ``hsops.lab.model.MODELS``; by default the present one, else ``deepseek``.
         emit: told of each step.
 
     Raises:
-        UsageError: no such fault, or not a version.
+        UsageError: no such fault or model, or not a version.
         LabError: a step failed, or a server runs whose SGLang would have to be replaced.
     """
     started = time.monotonic()
@@ -76,9 +81,13 @@ def up(
     with cache.locked(place.lock, lambda: emit(Note(f"another hsops lab works in {place.home}"))):
         have = record.read(place.record)
         version = wheels.check(sglang or (have.sglang if have else wheels.DEFAULT))
+        served = models.check(model or (have.model if have else models.DEFAULT))
         ready = packages.ensure(emit)
         text = practice.inventory(
-            str(place.home), tp=tp or (have.tp if have else record.TP), cpus=sorted(os.sched_getaffinity(0))
+            str(place.home),
+            tp=tp or (have.tp if have else record.TP),
+            cpus=sorted(os.sched_getaffinity(0)),
+            model=served,
         )
         want = Record(
             sglang=version,
@@ -88,12 +97,14 @@ def up(
             fault=fault,
             tp=tp or (have.tp if have else record.TP),
             inventory=_sha(text),
+            model=served,
         )
         done = _build(place, have, want, packages=ready, text=text, emit=emit)
         if sshd.status(place.sshd) is None:
             done.append("sshd")
         running = sshd.start(place.sshd)
-    return Lab(place, version, fault, want.tp, running.port, tuple(done), time.monotonic() - started)
+    folder = place.models / models.MODELS[served].folder
+    return Lab(place, version, fault, want.tp, running.port, folder, tuple(done), time.monotonic() - started)
 
 
 def down(home: Path | None = None, *, purge: bool = False) -> list[processes.Found]:
@@ -177,7 +188,7 @@ def _build(place: Layout, have: Record | None, want: Record, *, packages: Path, 
     if steps.furnish:
         environment.furnish(place, packages, want.sglang, want.fault)
         done.append(_furnished(have, want))
-    if model.ensure(place.model, place.python, emit):
+    if models.ensure(place.models / models.MODELS[want.model].folder, want.model, place.python, emit):
         done.append("model")
     if steps.inventory or not place.inventory.exists():
         want = _write_inventory(place, have, want, text, emit)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hsops.lab.layout import MODEL
+from hsops.lab.model import DEFAULT, MODELS
 
 TEMPLATE = """\
 # A practice host on this machine with a real SGLang on the CPU. Written by `hsops lab up`.
@@ -37,7 +37,7 @@ servers:
       mem-fraction-static: 0.5
       max-total-tokens: 2048
       max-running-requests: 4
-      context-length: 512
+      context-length: 512{args}
     patches: [hs-dump]
 patches:
   hs-dump:
@@ -47,15 +47,18 @@ default: tiny
 """
 
 
-def inventory(home: str, *, tp: int, cpus: list[int]) -> str:
+def inventory(home: str, *, tp: int, cpus: list[int], model: str = DEFAULT) -> str:
     """inventory.yaml for the lab at ``home``.
 
     Args:
         home: as the file shall name it, absolute or beginning with ``~/``.
         tp: tensor-parallel size of the server.
         cpus: processors that this machine lets us use; ranks are spread over them.
+        model: one of ``hsops.lab.model.MODELS``.
     """
-    return TEMPLATE.format(home=home, model=MODEL, tp=tp, bind=_bind(tp, cpus))
+    tiny = MODELS[model]
+    args = "".join(f"\n      {name}: {value}" for name, value in tiny.args.items())
+    return TEMPLATE.format(home=home, model=tiny.folder, tp=tp, bind=_bind(tp, cpus), args=args)
 
 
 def _bind(tp: int, cpus: list[int]) -> str:

@@ -6,6 +6,8 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from hsops.lab.model import DEFAULT
+
 TP = 2
 
 
@@ -21,6 +23,7 @@ class Record:
         fault: the fault that is armed; None for none.
         tp: tensor-parallel size of the server in the inventory.
         inventory: hash of the inventory as we wrote it, to tell whether a user edited it since.
+        model: one of ``hsops.lab.model.MODELS``.
     """
 
     sglang: str
@@ -30,6 +33,7 @@ class Record:
     fault: str | None
     tp: int
     inventory: str
+    model: str = DEFAULT
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ def up_lines(lab: Lab) -> Iterator[str]:
         yield f"lab up in {lab.took_s:.1f} s: {', '.join(lab.done)}"
     else:
         yield f"lab already up ({lab.took_s:.1f} s)"
-    yield f"{lab.layout.home} · SGLang {lab.sglang} · TP {lab.tp} · ssh port {lab.port}{fault}"
+    yield f"{lab.layout.home} · SGLang {lab.sglang} · {lab.model.name} · TP {lab.tp} · ssh port {lab.port}{fault}"
     yield f"next: hsops -i {lab.inventory} doctor"
 
 
@@ -35,7 +35,8 @@ def status_lines(status: Status) -> Iterator[str]:
         yield f"no lab at {status.layout.home}; hsops lab up makes one"
         return
     state = f"up, ssh port {status.port}" if status.port else "down"
-    yield f"{status.layout.home}  {state} · SGLang {made.sglang} · TP {made.tp} · fault {made.fault or 'none'}"
+    what = f"SGLang {made.sglang} · {made.model} · TP {made.tp} · fault {made.fault or 'none'}"
+    yield f"{status.layout.home}  {state} · {what}"
     yield f"  packages   {status.packages} ({size(status.bytes['packages'])})"
     yield f"  home       {size(status.bytes['home'])}, of it dumps {size(status.bytes['dumps'])}"
     yield f"  processes  {len(status.processes) or 'none'}"
@@ -51,6 +52,7 @@ def up_data(lab: Lab) -> dict[str, Any]:
         "sglang": lab.sglang,
         "fault": lab.fault,
         "tp": lab.tp,
+        "model": lab.model.name,
         "ssh_port": lab.port,
         "done": list(lab.done),
         "took_s": round(lab.took_s, 3),

@@ -61,16 +61,22 @@ class Practice:
         return Path(yaml.safe_load(self.inventory.read_text())["servers"]["tiny"]["model"])
 
     @property
+    def tp(self) -> int:
+        """Ranks of its server."""
+        return int(yaml.safe_load(self.inventory.read_text())["servers"]["tiny"]["tp"])
+
+    @property
     def dumps(self) -> Path:
         """Where the ranks of its server write."""
         return self.home / "dumps/tiny"
 
 
 @contextmanager
-def practice(folder: Path, *, sglang: str, tp: int) -> Iterator[Practice]:
+def practice(folder: Path, *, sglang: str, tp: int, model: str = "deepseek") -> Iterator[Practice]:
     """A lab in ``folder`` while the context is open; nothing of it runs afterwards."""
     home = folder / "lab"
-    up = hsops("lab", "up", "--home", str(home), "--sglang", sglang, "--tp", str(tp), cwd=folder, timeout=15 * MINUTES)
+    words = ("--home", str(home), "--sglang", sglang, "--tp", str(tp), "--model", model)
+    up = hsops("lab", "up", *words, cwd=folder, timeout=15 * MINUTES)
     assert up.returncode == 0, up.stderr
     inventory = folder / "inventory.yaml"
     inventory.write_text((home / "inventory.yaml").read_text())

@@ -160,7 +160,7 @@ def test_an_edited_inventory_is_left_to_its_editor(made: Lab) -> None:
 
 def test_a_broken_model_is_made_again(made: Lab) -> None:
     """The same bytes as before."""
-    weights = made.layout.model / "model.safetensors"
+    weights = made.model / "model.safetensors"
     before = weights.read_bytes()
     weights.write_bytes(before[:-1])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from hsops.cli import lab as cli
 from hsops.core.errors import UsageError
 from hsops.core.inventory_file import load
-from hsops.lab import environment, packages, practice, wheels
+from hsops.lab import environment, model, packages, practice, wheels
 from hsops.lab.layout import layout
 from hsops.lab.pip import _ends
 from hsops.lab.record import Record, Steps, plan, read, write
@@ -80,6 +81,22 @@ def test_an_unknown_fault_names_the_known_ones() -> None:
         environment.check_fault("busywait")
 
     assert caught.value.fix == f"one of: {cli.FAULTS}"
+
+
+def test_an_unknown_model_names_the_known_ones() -> None:
+    """As for faults."""
+    with pytest.raises(UsageError) as caught:
+        model.check("llama")
+
+    assert caught.value.fix == f"one of: {cli.MODELS}"
+
+
+def test_kimi_is_the_same_language_model_inside_a_wrapper() -> None:
+    """So one reference serves for both."""
+    wrapper, plain = (json.loads(model.files(name)["config.json"]) for name in ("kimi", "deepseek"))
+
+    assert wrapper["architectures"] == ["KimiK25ForConditionalGeneration"]
+    assert wrapper["text_config"] == plain
 
 
 @pytest.mark.parametrize("name", ["/tmp/a: b", "/tmp/a#b", '/tmp/"a"', "/tmp/a\nb", "/tmp/a%b", "/tmp/a "])

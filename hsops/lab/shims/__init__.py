@@ -21,12 +21,14 @@ def start(sglang: str) -> None:
         return
     _done.add("start")
 
-    from .cpu import patches
+    import os
+
+    from . import cpu, imitate
     from .standins import Finder, wanted
 
     numbers = version(sglang)
     hooks.finders().insert(0, Finder(wanted(numbers)))
-    for module, patch in patches(numbers):
+    for module, patch in (*cpu.patches(numbers), *imitate.patches(os.environ.get(imitate.VARIABLE, ""))):
         hooks.after_import(module, patch)
 
 

@@ -1,4 +1,4 @@
-"""Fixed random weights for the lab's tiny DeepSeek-V3: ``python weights.py FOLDER`` beside its config.json.
+"""Fixed random weights for the lab's tiny models: ``python weights.py FOLDER`` beside its config.json.
 
 Runs with the lab's own torch. The values are bfloat16, hence exact in float32 too. They are large enough that every
 layer visibly changes the residual stream: with the usual 0.02 a dump one layer off would look right.
@@ -24,7 +24,7 @@ Shapes = Iterator[tuple[str, tuple[int, ...]]]
 
 
 def shapes(c: dict[str, Any]) -> Shapes:
-    """Every tensor of the checkpoint in a fixed order, by its Hugging Face name."""
+    """Every tensor of the language model in a fixed order, by its Hugging Face name."""
     hidden = c["hidden_size"]
     yield "model.embed_tokens.weight", (c["vocab_size"], hidden)
     for i in range(c["num_hidden_layers"]):
@@ -86,7 +86,10 @@ def main(folder: Path) -> None:
     """Write ``model.safetensors`` beside ``folder``'s config.json; the same bytes every time."""
     dice = torch.Generator().manual_seed(SEED)
     config = json.loads((folder / "config.json").read_text())
-    tensors = {name: value(name, shape, dice) for name, shape in shapes(config)}
+    inner = "text_config" in config  # Kimi-K2.5: no image is ever sent, so its vision tower keeps what SGLang gave it
+    prefix = "language_model." if inner else ""
+    language = config["text_config"] if inner else config
+    tensors = {prefix + name: value(name, shape, dice) for name, shape in shapes(language)}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
 

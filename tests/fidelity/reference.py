@@ -1,0 +1,68 @@
+"""The independent reference: Hugging Face transformers' DeepSeek-V3 in float32 with eager attention.
+
+Run by the lab's interpreter: ``python reference.py MODEL PROMPTS.json OUT``. Writes a file ``<id>.npz`` a prompt into
+the folder OUT: ``<k>`` [T, H], the input of layer k; ``final``, the input of the last norm; ``post``, its output. It
+shares no line with the capture. Prompts of like length are computed together, the shorter ones filled up at their end,
+which a causal model's earlier rows do not see.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3ForCausalLM
+
+ROWS = 4096  # of one pass
+FILL = 3
+
+
+def main(model_path: str, prompts_path: str, out: str) -> None:
+    """Compute and write every state of every prompt."""
+    model = DeepseekV3ForCausalLM.from_pretrained(model_path, dtype=torch.float32, attn_implementation="eager").eval()
+    states: dict[str, torch.Tensor] = {}
+    follow(model.model, states)
+    prompts = json.loads(Path(prompts_path).read_text(encoding="utf-8"))
+    folder = Path(out)
+    folder.mkdir()
+    for names in batches({name: len(ids) for name, ids in prompts.items()}):
+        longest = max(len(prompts[name]) for name in names)
+        filled = [prompts[name] + [FILL] * (longest - len(prompts[name])) for name in names]
+        with torch.no_grad():
+            model.model(torch.tensor(filled))
+        for i, name in enumerate(names):
+            np.savez(folder / name, **{key: state[i, : len(prompts[name])].numpy() for key, state in states.items()})
+
+
+def follow(trunk: Any, states: dict[str, torch.Tensor]) -> None:
+    """Keep what goes into every layer and into the last norm, and what comes out of that."""
+
+    def keep(name: str) -> Callable[..., None]:
+        def hook(_module: Any, args: Any, kwargs: Any) -> None:
+            states[name] = (args[0] if args else kwargs["hidden_states"]).clone()
+
+        return hook
+
+    def keep_normed(_module: Any, _args: Any, output: torch.Tensor) -> None:
+        states["post"] = output.clone()
+
+    for k, layer in enumerate(trunk.layers):
+        layer.register_forward_pre_hook(keep(str(k)), with_kwargs=True)
+    trunk.norm.register_forward_pre_hook(keep("final"), with_kwargs=True)
+    trunk.norm.register_forward_hook(keep_normed)
+
+
+def batches(lengths: dict[str, int]) -> Iterator[list[str]]:
+    """Names of prompts to be computed together, longest first."""
+    waiting = sorted(lengths, key=lambda name: -lengths[name])
+    while waiting:
+        count = max(1, ROWS // lengths[waiting[0]])
+        yield waiting[:count]
+        waiting = waiting[count:]
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
