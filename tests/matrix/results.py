@@ -22,8 +22,8 @@ Written by `{COMMAND}`; do not edit. The lab, TP 2, float32: `hsops deploy` over
 tokens each alone and in a batch, prefill in chunks of 48, fetch, then every dump against Hugging Face transformers'
 DeepSeek-V3 with the same weights. The figures are the largest relative error of a sample, |dump - reference| over
 |reference|; the limit is 1e-5. *off by one* is the smallest such error against a state one layer off: how well a wrong
-boundary is told. *ranks*: both ranks wrote the same bytes. *revert*: afterwards the tree of sglang is the one before, to
-the byte.
+boundary is told. *ranks*: both ranks wrote the same bytes. *revert*: afterwards the tree of sglang is the one before,
+to the byte.
 """
 NAIVE_HEAD = """
 ## What naive captures give there
