@@ -1,9 +1,9 @@
 """The independent reference: Hugging Face transformers' DeepSeek-V3 in float32 with eager attention.
 
 Run by the lab's interpreter: ``python reference.py MODEL PROMPTS.json OUT``. Writes a file ``<id>.npz`` a prompt into
-the folder OUT: ``<k>`` [T, H], the input of layer k; ``final``, the input of the last norm; ``post``, its output. It
-shares no line with the capture. Prompts of like length are computed together, the shorter ones filled up at their end,
-which a causal model's earlier rows do not see.
+the folder OUT: ``<k>`` [T, H], the input of layer k; ``final``, the input of the last norm; ``post``, its output;
+``margin`` [T], how clearly the routers chose. It shares no line with the capture. Prompts of like length are computed
+together, the shorter ones filled up at their end, which a causal model's earlier rows do not see.
 """
 
 import json
@@ -31,6 +31,7 @@ def main(model_path: str, prompts_path: str, out: str) -> None:
     for names in batches({name: len(ids) for name, ids in prompts.items()}):
         longest = max(len(prompts[name]) for name in names)
         filled = [prompts[name] + [FILL] * (longest - len(prompts[name])) for name in names]
+        states["margin"] = torch.full((len(names), longest), torch.inf)
         with torch.no_grad():
             model.model(torch.tensor(filled))
         for i, name in enumerate(names):
@@ -49,10 +50,32 @@ def follow(trunk: Any, states: dict[str, torch.Tensor]) -> None:
     def keep_normed(_module: Any, _args: Any, output: torch.Tensor) -> None:
         states["post"] = output.clone()
 
+    def decide(router: Any, _args: Any, logits: torch.Tensor) -> None:
+        clear = margin(logits.sigmoid() + router.e_score_correction_bias, router.config)
+        states["margin"] = torch.minimum(states["margin"], clear.view_as(states["margin"]))
+
     for k, layer in enumerate(trunk.layers):
         layer.register_forward_pre_hook(keep(str(k)), with_kwargs=True)
+        if hasattr(layer.mlp, "gate"):
+            layer.mlp.gate.register_forward_hook(decide)
     trunk.norm.register_forward_pre_hook(keep("final"), with_kwargs=True)
     trunk.norm.register_forward_hook(keep_normed)
+
+
+def margin(scores: torch.Tensor, config: Any) -> torch.Tensor:
+    """By how much the last group and the last expert that were chosen lead the first that were not.
+
+    Where it is no more than rounding, two right programs choose differently, and go apart from there on.
+    """
+    groups = scores.view(len(scores), config.n_group, -1)
+    ranked = groups.topk(2, dim=-1).values.sum(dim=-1).sort(dim=-1, descending=True)
+    chosen = ranked.indices[:, : config.topk_group]
+    among = groups.gather(1, chosen.unsqueeze(-1).expand(-1, -1, groups.shape[-1])).flatten(1)
+    leads = [
+        (ranked.values, config.topk_group),
+        (among.sort(dim=-1, descending=True).values, config.num_experts_per_tok),
+    ]
+    return torch.stack([held[:, k - 1] - held[:, k] for held, k in leads]).amin(dim=0)
 
 
 def batches(lengths: dict[str, int]) -> Iterator[list[str]]:

@@ -17,6 +17,7 @@ from hsops.lab import model, packages
 
 LIMIT = 1e-5  # |dump - truth| / |truth| of one sample and state; float32 rounding makes 1e-6 of it
 WRONG_ROW = 1e-4  # the same of a single row; 3e-6 is the largest seen of right ones
+TIE = 1e-5  # a router's choice that is less clear than this may go the other way in another right program
 LAYERS = 6
 DEADLINE_S = 900.0
 SCRIPT = Path(__file__).with_name("reference.py")
@@ -31,7 +32,7 @@ class Truth:
     folder: Path
 
     def of(self, prompt: str) -> States:
-        """``0`` to ``5`` and ``final`` and ``post``: [T, H] each."""
+        """``0`` to ``5``, ``final`` and ``post``: [T, H] each; ``margin`` [T]: how clearly the routers chose."""
         with np.load(self.folder / f"{prompt}.npz") as kept:
             return dict(kept)
 
@@ -60,12 +61,14 @@ class Held:
         name: the boundary's number, ``final`` or ``post``.
         error: |dump - truth| / |truth|, over all rows.
         rows: the same for each row.
+        decided: so many rows come before the first one with a tie of experts; rows from there on may go another way.
     """
 
     sample: str
     name: str
     error: float
     rows: NDArray[np.float32]
+    decided: int
 
 
 def hold(folder: Path, truth: Truth, boundaries: Sequence[int], *, shift: int = 0) -> Iterator[Held]:
@@ -84,7 +87,7 @@ def hold(folder: Path, truth: Truth, boundaries: Sequence[int], *, shift: int = 
                 continue
             else:
                 against = wanted[name]
-            yield _held(path.stem, name, state, against)
+            yield _held(path.stem, name, state, against, wanted["margin"])
 
 
 def states_of(path: Path, boundaries: Sequence[int]) -> States:
@@ -118,7 +121,11 @@ def smallest(held: Iterator[Held]) -> float:
     return min(one.error for one in held)
 
 
-def _held(sample: str, name: str, state: NDArray[np.float32], against: NDArray[np.float32]) -> Held:
+def _held(
+    sample: str, name: str, state: NDArray[np.float32], against: NDArray[np.float32], margin: NDArray[np.float32]
+) -> Held:
     assert state.shape == against.shape, f"{sample}: state {name} is {state.shape}, the prompt has {against.shape}"
     off, size = (np.linalg.norm(x.astype(np.float64), axis=1) for x in (state - against, against))
-    return Held(sample, name, float(np.linalg.norm(off) / np.linalg.norm(size)), (off / size).astype(np.float32))
+    ties = np.flatnonzero(margin < TIE)
+    error = float(np.linalg.norm(off) / np.linalg.norm(size))
+    return Held(sample, name, error, (off / size).astype(np.float32), int(ties[0]) if len(ties) else len(margin))
