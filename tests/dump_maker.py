@@ -28,18 +28,19 @@ def make(
     checksum: str = "xxh3",
     seed: int = 0,
     states: np.ndarray | None = None,
+    last: np.ndarray | None = None,
 ) -> Sample:
     """Write one dump and its manifest line; returns what the line says."""
-    slots = len(boundaries) + (final != "none")
+    slots = len(boundaries) + (final in ("pre-norm", "both"))
     shape = (len(tokens), slots, hidden_size)
     if states is None:
         states = np.random.default_rng([seed, *id.encode()]).standard_normal(shape, dtype=np.float32)
-    data = container(
-        {
-            "hidden_states": (dtype, shape, as_dtype(states, dtype)),
-            "token_ids": ("I64", (len(tokens),), token_bytes(tokens)),
-        }
-    )
+    tensors: dict[str, Tensor] = {"hidden_states": (dtype, shape, as_dtype(states, dtype))}
+    if final in ("post-norm", "both"):
+        after = states[:, -1] + 1 if last is None else last
+        tensors["last_hidden_states"] = (dtype, (len(tokens), hidden_size), as_dtype(after, dtype))
+    tensors["token_ids"] = ("I64", (len(tokens),), token_bytes(tokens))
+    data = container(tensors)
     sample = Sample(
         id=id,
         status="ok",

@@ -4,7 +4,9 @@ Layout of ``<host.dumps>/<server>/`` (written by ``hsops_hs_dump`` inside SGLang
 ``manifest.jsonl``, ``<sample id>.safetensors``, ``hello/<run id>.<pid>.json``; ``*.part`` is unfinished.
 
 A dump holds ``token_ids [T] int64`` and ``hidden_states [T, K(+1), H]``: the K boundaries in ascending order, then the
-state after the last layer before the norm when ``final`` is ``pre-norm`` (the layout of speculators and vLLM).
+state after the last layer before the norm when ``final`` is ``pre-norm`` or ``both`` (the layout of speculators and
+vLLM). With ``post-norm`` or ``both`` it also holds ``last_hidden_states [T, H]``, the state after the norm, which is
+what SpecForge learns from.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ MANIFEST = "manifest.jsonl"
 SUFFIX = ".safetensors"
 SAMPLE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,159}\Z")  # \Z: "$" would let a trailing newline through
 CHECKSUM = re.compile(r"(xxh3:[0-9a-f]{16}|crc32:[0-9a-f]{8})\Z")
-FINALS = ("pre-norm", "none")
+FINAL_STATES = {"none": 0, "pre-norm": 1, "post-norm": 1, "both": 2}  # how many states of a row each adds
 ITEM_BYTES = {"F32": 4, "BF16": 2, "F16": 2}
 
 
@@ -38,7 +40,7 @@ class Sample:
         status: ``ok`` or ``failed``.
         tokens: T.
         boundaries: the captured boundaries, ascending.
-        final: ``pre-norm`` or ``none``.
+        final: ``pre-norm``, ``post-norm``, ``both`` or ``none``.
         dtype: safetensors' name of the states' dtype (``F32``, ``BF16`` ...).
         hidden_size: H.
         bytes: size of the file.
@@ -78,7 +80,12 @@ class Sample:
     @property
     def shape(self) -> tuple[int, int, int]:
         """Shape of ``hidden_states``: [T, K or K+1, H]."""
-        return self.tokens, len(self.boundaries) + (self.final != "none"), self.hidden_size
+        return self.tokens, len(self.boundaries) + (self.final in ("pre-norm", "both")), self.hidden_size
+
+    @property
+    def last_shape(self) -> tuple[int, int] | None:
+        """Shape of ``last_hidden_states``: [T, H]; None when there is no such tensor."""
+        return (self.tokens, self.hidden_size) if self.final in ("post-norm", "both") else None
 
 
 _TYPES: dict[str, type] = {
@@ -150,8 +157,8 @@ def _check(sample: Sample) -> None:
         raise BadDataError(f"id {_shown(sample.id)} is not a safe file name")
     if sample.status not in ("ok", "failed"):
         raise BadDataError(f"status: expected 'ok' or 'failed', got {_shown(sample.status)}")
-    if sample.final not in FINALS:
-        raise BadDataError(f"final: expected one of {', '.join(FINALS)}, got {_shown(sample.final)}")
+    if sample.final not in FINAL_STATES:
+        raise BadDataError(f"final: expected one of {', '.join(FINAL_STATES)}, got {_shown(sample.final)}")
     if sample.ok and not CHECKSUM.match(sample.checksum):
         raise BadDataError(f"checksum {_shown(sample.checksum)} is neither xxh3:<16 hex> nor crc32:<8 hex>")
     if sample.ok and min(sample.tokens, sample.hidden_size, sample.bytes) < 1:

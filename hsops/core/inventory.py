@@ -87,8 +87,9 @@ class HsDumpPatch(_Model):
     name: Name
     kind: Literal["hs-dump"] = "hs-dump"
     boundaries: Boundaries = Field(description="k = residual stream just before layer k, output of layer k-1")
-    final: Literal["pre-norm", "none"] = Field(
-        "pre-norm", description="the state after the last layer, as the last slot"
+    final: Literal["pre-norm", "post-norm", "both", "none"] = Field(
+        "pre-norm",
+        description="the state after the last layer: pre-norm, as the last slot; post-norm, as a tensor of its own",
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hsops.core.dumps import ITEM_BYTES, Sample, token_hash
+from hsops.core.dumps import FINAL_STATES, ITEM_BYTES, Sample, token_hash
 from hsops.core.errors import Fault, UsageError
 from hsops.core.inventory import HsDumpPatch, ServerSpec
 from hsops.core.prompts import Prompt
@@ -56,9 +56,9 @@ class RowSize:
     item_bytes: int
 
     def sample_bytes(self, tokens: int, capture: Capture) -> int:
-        """tokens x (K+1) x H x item size, the token ids, and the header."""
-        slots = len(capture.boundaries) + (capture.final != "none")
-        return tokens * (slots * self.hidden_size * self.item_bytes + 8) + HEADER_BYTES
+        """tokens x states x H x item size, the token ids, and the header."""
+        states = len(capture.boundaries) + FINAL_STATES[capture.final]
+        return tokens * (states * self.hidden_size * self.item_bytes + 8) + HEADER_BYTES
 
 
 def plan(prompts: Sequence[Prompt], samples: Mapping[str, Sample], capture: Capture, *, file: str) -> Plan:

@@ -12,7 +12,7 @@ from hsops.core.errors import BadDataError
 from hsops.verify.container import Tensor, read_header
 from hsops.verify.values import LAYOUTS, Oddity, oddities, read_tokens
 
-OPTIONAL = {"last_hidden_states"}
+LAST = "last_hidden_states"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +73,16 @@ def _content(path: Path, sample: Sample, tokens: bytes | None) -> list[tuple[str
     if tokens is not None and held != tokens:
         faults.append(("token-ids", f"{len(held) // 8} token ids; {_first_difference(held, tokens)}"))
     faults += [(odd.kind, _describe(odd, sample)) for odd in oddities(path, tensors["hidden_states"])]
+    if LAST in tensors:
+        faults += [(odd.kind, _said(odd, "the state after the norm")) for odd in oddities(path, tensors[LAST])]
     return faults
 
 
 def _layout(tensors: dict[str, Tensor], sample: Sample) -> list[tuple[str, str]]:
+    wanted: dict[str, tuple[str, tuple[int, ...]]]
     wanted = {"token_ids": ("I64", (sample.tokens,)), "hidden_states": (sample.dtype, sample.shape)}
+    if sample.last_shape is not None or LAST in tensors:  # another writer may add it untold
+        wanted[LAST] = (sample.dtype, (sample.tokens, sample.hidden_size))
     faults = []
     for name, (dtype, shape) in wanted.items():
         tensor = tensors.get(name)
@@ -86,7 +91,7 @@ def _layout(tensors: dict[str, Tensor], sample: Sample) -> list[tuple[str, str]]
         elif (tensor.dtype, tensor.shape) != (dtype, shape):
             got = f"{tensor.dtype} {list(tensor.shape)}"
             faults.append(("shape", f"{name} is {got}; the manifest says {dtype} {list(shape)}"))
-    if extra := sorted(set(tensors) - set(wanted) - OPTIONAL):
+    if extra := sorted(set(tensors) - set(wanted)):
         faults.append(("container", f"unexpected tensors: {', '.join(extra)}"))
     if not faults and sample.dtype not in LAYOUTS:
         faults.append(("container", f"dtype {sample.dtype} cannot be checked for NaN; known are {', '.join(LAYOUTS)}"))
@@ -102,6 +107,9 @@ def _first_difference(held: bytes, wanted: bytes) -> str:
 
 
 def _describe(odd: Oddity, sample: Sample) -> str:
-    slots = [f"boundary {b}" for b in sample.boundaries] + ["the final state"]
+    return _said(odd, ([f"boundary {b}" for b in sample.boundaries] + ["the final state"])[odd.slot])
+
+
+def _said(odd: Oddity, where: str) -> str:
     what = {"nan": "NaN", "inf": "Inf", "zero": "nothing but zeros"}[odd.kind]
-    return f"{what} in {odd.count:,} rows, first at token {odd.token} of {slots[odd.slot]}"
+    return f"{what} in {odd.count:,} rows, first at token {odd.token} of {where}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,7 +49,7 @@ class Oddity:
 
 
 def oddities(path: Path, states: Tensor) -> tuple[Oddity, ...]:
-    """Look at every value of ``hidden_states`` [T, slots, H]; one oddity a kind, none for a good dump."""
+    """Look at every value of states [T, slots, H] or [T, H]; one oddity a kind, none for a good dump."""
     layout = LAYOUTS[states.dtype]
     found: dict[str, Oddity] = {}
     token = 0
@@ -71,7 +72,8 @@ def read_tokens(path: Path, token_ids: Tensor) -> bytes:
 
 
 def _blocks(path: Path, states: Tensor, layout: Layout) -> Iterator[npt.NDArray[np.unsignedinteger]]:
-    tokens, slots, hidden = states.shape
+    tokens, *between, hidden = states.shape
+    slots = math.prod(between)
     dtype = np.dtype(layout.bits)
     rows = max(1, BLOCK // (slots * hidden * dtype.itemsize))
     with path.open("rb", buffering=0) as file:

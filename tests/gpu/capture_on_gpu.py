@@ -61,7 +61,7 @@ def run(writer: Writer, folder: Path) -> dict[str, object]:
         pieces, _ = place(tickets, LENGTHS, [0] * len(LENGTHS))
         entered = time.perf_counter()
         with torch.inference_mode():
-            stage = Stage(rows, SLOTS, keep=True)
+            stage = Stage(rows, SLOTS, last=False, keep=True)
             for slot in range(SLOTS):
                 stage.take(slot, source[slot])
             stage.seal(ids)

@@ -19,11 +19,12 @@ HIDDEN = 4
 
 
 class InMemory:
-    """A pass whose rows are in host memory already: value of a row's elements = its token id."""
+    """A pass whose rows are in host memory already: a row's elements are its token id, after the norm negative."""
 
     dtype, item, hidden = "F32", 4, HIDDEN
 
-    def __init__(self, ids: list[int], slots: int, *, chunk: int = 1000, broken: str = "") -> None:
+    def __init__(self, ids: list[int], slots: int, *, last: bool = False, chunk: int = 1000, broken: str = "") -> None:
+        self.last = last
         self._ids, self._slots, self._chunk, self._broken = ids, slots, chunk, broken
 
     def token_bytes(self) -> bytes:
@@ -35,7 +36,10 @@ class InMemory:
         for first in range(0, len(self._ids), self._chunk):
             part, read = self._ids[first : first + self._chunk], threading.Event()
             values = [float(i) for i in part for _ in range(self._slots * HIDDEN)]
-            yield Block(first, memoryview(struct.pack(f"<{len(values)}f", *values)), freed=read.set)
+            data = memoryview(struct.pack(f"<{len(values)}f", *values))
+            lasts = [-float(i) for i in part for _ in range(HIDDEN)]
+            more = [memoryview(struct.pack(f"<{len(lasts)}f", *lasts))] if self.last else []
+            yield Block(first, len(part), [data, *more], freed=read.set)
             while not read.wait(0.5):
                 tick()
 
@@ -45,8 +49,10 @@ def settings_for(folder: Path, **changes: Any) -> Settings:
     return Settings(**{**values, "check_ranks": False, **changes})
 
 
-def new_writer(folder: Path, **options: float) -> Writer:
-    return Writer(str(folder), settings_for(folder), {"sglang": "0.5.9", "strategy": "prepare-attn"}, **options)
+def new_writer(folder: Path, *, final: str = "pre-norm", **options: Any) -> Writer:
+    return Writer(
+        str(folder), settings_for(folder, final=final), {"sglang": "0.5.9", "strategy": "prepare-attn"}, **options
+    )
 
 
 def manifest(folder: Path) -> list[Sample]:

@@ -21,9 +21,9 @@ from tests.unit.capture_parts import InMemory, manifest, settings_for
 class Gathered(InMemory):
     """A stage that takes whatever comes by."""
 
-    def __init__(self, rows: int, slots: int, *, keep: bool) -> None:
-        super().__init__([], slots)
-        self.problem, self._left = "", set(range(slots))
+    def __init__(self, rows: int, slots: int, *, last: bool, keep: bool) -> None:
+        super().__init__([], slots, last=last)
+        self.problem, self._left = "", set(range(slots + last))
 
     def take(self, slot: int, value: object) -> None:
         self._left.discard(slot)

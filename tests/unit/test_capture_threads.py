@@ -180,7 +180,7 @@ def test_a_slot_comes_back_with_its_last_reader() -> None:
     """However many samples lie in it; who waits for one keeps looking after the readers."""
     slots, ticks = Slots(1), []
     slot = slots.take(lambda: None)
-    block = Block(0, memoryview(b"rows"), freed=lambda: slots.give(slot))
+    block = Block(0, 1, [memoryview(b"rows")], freed=lambda: slots.give(slot))
     block.hold()
     block.done()
 

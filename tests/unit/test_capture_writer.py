@@ -13,11 +13,13 @@ import pytest
 from safetensors.numpy import load_file
 
 from hsops.core.dumps import parse_sample, token_hash
+from hsops.core.events import ignore
 from hsops.payload.hsops_hs_dump import files
 from hsops.payload.hsops_hs_dump.layout import PAGE, Layout
 from hsops.payload.hsops_hs_dump.manifest import MANIFEST, Manifest
 from hsops.payload.hsops_hs_dump.rows import Failure, Piece, Ticket, place
 from hsops.payload.hsops_hs_dump.writer import PASSES
+from hsops.verify.verify import verify
 from tests.unit.capture_parts import InMemory, manifest, new_writer, whole_pass
 
 
@@ -68,6 +70,22 @@ def test_chunks_of_a_prompt_in_several_passes_make_one_file(tmp_path: Path) -> N
     assert load_file(tmp_path / "a.safetensors")["token_ids"].tolist() == [10, 11, 12, 13, 14]
 
 
+@pytest.mark.parametrize("final", ["post-norm", "both"])
+def test_the_state_after_the_norm_is_a_tensor_of_its_own(tmp_path: Path, final: str) -> None:
+    """Its rows come with the others, and the checksum is of the file as it lies there."""
+    writer, ticket = new_writer(tmp_path, final=final), Ticket("a", 5)
+    for first, ids in ((0, [10, 11, 12]), (3, [13, 14])):
+        pieces, _ = place([ticket], [len(ids)], [first])
+        writer.submit(InMemory(ids, 2 + (final == "both"), last=True, chunk=2), pieces)
+    writer.close()
+
+    loaded = load_file(tmp_path / "a.safetensors")
+    assert verify(tmp_path, None, ignore).findings == ()
+    assert loaded["hidden_states"].shape == (5, 2 + (final == "both"), 4)
+    assert (loaded["hidden_states"] == loaded["token_ids"][:, None, None]).all()
+    assert (loaded["last_hidden_states"] == -loaded["token_ids"][:, None]).all()
+
+
 def test_a_failed_sample_leaves_a_line_and_no_file(tmp_path: Path) -> None:
     """Once, with its reason; what still comes of it is ignored, the others are whole."""
     writer = new_writer(tmp_path)
@@ -103,8 +121,8 @@ def test_a_folder_that_is_emptied_under_the_server_is_begun_anew(tmp_path: Path,
         (tmp_path / "new").write_text("")
         (tmp_path / "new").replace(folder / "manifest.jsonl")
 
-    dump = files.DumpFile(str(folder), "a", Layout("F32", 4, 1, 3, 4, {}))
-    dump.rows(0, memoryview(bytes(48)), bytes(8))
+    dump = files.DumpFile(str(folder), "a", Layout("F32", 4, 1, 3, 4, False, {}))
+    dump.rows(0, [memoryview(bytes(48))], bytes(8))
     dump.finish()
     lines.append({"id": "second"})
     lines.close()
@@ -183,7 +201,7 @@ def test_a_new_run_sweeps_and_heals(tmp_path: Path) -> None:
 
 def test_rows_start_on_a_page() -> None:
     """The header is padded to pages and still is what safetensors reads: length, JSON, spaces."""
-    layout = Layout("BF16", 2, 10, 4, 7168, {"format": "hsops-dump/1"})
+    layout = Layout("BF16", 2, 10, 4, 7168, False, {"format": "hsops-dump/1"})
 
     header = layout.header()
     told = json.loads(header[8:])

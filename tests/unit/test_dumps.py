@@ -48,7 +48,7 @@ def test_a_writer_without_token_hash_is_read() -> None:
         {"tokens": 0},
         {"bytes": -1},
         {"status": "done"},
-        {"final": "post-norm"},
+        {"final": "after"},
         {"checksum": "md5:00"},
         {"checksum": ""},
         {"boundaries": [1, "3"]},
@@ -82,6 +82,9 @@ def test_shape_counts_the_final_state() -> None:
     """[T, K+1, H] with the final state, [T, K, H] without."""
     assert OK.shape == (3, 3, 8)
     assert replace(OK, final="none").shape == (3, 2, 8)
+    assert (replace(OK, final="post-norm").shape, replace(OK, final="post-norm").last_shape) == ((3, 2, 8), (3, 8))
+    assert (replace(OK, final="both").shape, replace(OK, final="both").last_shape) == ((3, 3, 8), (3, 8))
+    assert OK.last_shape is None
 
 
 def test_token_hash_is_over_little_endian_int64() -> None:

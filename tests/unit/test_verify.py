@@ -42,7 +42,7 @@ def states(value: float | None = None, token: int = 2, slot: int = 1, column: in
 
 @pytest.mark.parametrize("checksum", ["xxh3", "crc32"])
 @pytest.mark.parametrize("dtype", ["F32", "BF16", "F16"])
-@pytest.mark.parametrize("final", ["pre-norm", "none"])
+@pytest.mark.parametrize("final", ["pre-norm", "none", "post-norm", "both"])
 def test_a_good_folder_has_no_faults(tmp_path: Path, dtype: str, final: str, checksum: str) -> None:
     """All dtypes, both checksums, with and without the final state; failed samples are counted, not blamed."""
     for i in range(4):
@@ -89,6 +89,23 @@ def test_a_row_of_zeros_was_never_written(tmp_path: Path, dtype: str, zero: floa
         "zero",
         "nothing but zeros in 1 rows, first at token 4 of the final state",
     )
+
+
+@pytest.mark.parametrize("final", ["post-norm", "both"])
+def test_the_state_after_the_norm_is_looked_at_too(tmp_path: Path, final: str) -> None:
+    """In its own tensor, which a dump must have when its line says so."""
+    last = np.ones((T, H), np.float32)
+    last[3, 1] = np.nan
+    make(tmp_path, "a", range(T), final=final, last=last)
+
+    (finding,) = run(tmp_path).findings
+    missing = make(tmp_path / "b", "a", range(T), final="none" if final == "post-norm" else "pre-norm")
+    rewrite(tmp_path / "b", missing, final=final)
+
+    assert (finding.code, finding.reason) == ("nan", "NaN in 1 rows, first at token 3 of the state after the norm")
+    assert [(f.code, f.reason) for f in run(tmp_path / "b").findings] == [
+        ("container", "no tensor 'last_hidden_states'")
+    ]
 
 
 def flip(folder: Path, sample: Sample) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 POLL_S = 0.5  # how often a wait looks whether those it waits for are still there
 
@@ -16,15 +16,22 @@ class Block:
 
     Args:
         first: row of the pass that the block begins with.
-        view: the rows' bytes.
+        count: of rows.
+        views: the rows' bytes, one view for each tensor of states.
         wait: blocks until the bytes are there; without the interpreter's lock.
         freed: called once, when nobody reads the memory any more.
     """
 
     def __init__(
-        self, first: int, view: memoryview, *, wait: Callable[[], None] | None = None, freed: Callable[[], None]
+        self,
+        first: int,
+        count: int,
+        views: Sequence[memoryview],
+        *,
+        wait: Callable[[], None] | None = None,
+        freed: Callable[[], None],
     ) -> None:
-        self.first, self.view = first, view
+        self.first, self.count, self.views = first, count, views
         self._wait, self._freed = wait, freed
         self._holds, self._lock = 1, threading.Lock()
 
@@ -32,6 +39,12 @@ class Block:
         """Return when the bytes are there."""
         if self._wait is not None:
             self._wait()
+
+    def rows(self, begin: int, end: int) -> list[memoryview]:
+        """The bytes of the pass's rows ``begin`` to ``end`` - 1, of each tensor."""
+        sizes = [len(view) // self.count for view in self.views]
+        begin, end = begin - self.first, end - self.first
+        return [view[begin * size : end * size] for view, size in zip(self.views, sizes, strict=True)]
 
     def hold(self) -> None:
         """One reader more."""

@@ -55,7 +55,7 @@ class Capture:
         settings: what was deployed.
         hello: what this rank tells about itself; its ``strategy`` is the one at work.
         requests: tells which requests are ours.
-        new_stage: (rows, slots, keep=) -> what gathers a pass's states (``stage.Stage``).
+        new_stage: (rows, slots, last=, keep=) -> what gathers a pass's states (``stage.Stage``).
         ask: tells what this process is (``process.this_process``).
         prepare: (model, ring slots): takes what memory the copies need (``stage.prepare``).
     """
@@ -100,7 +100,9 @@ class Capture:
         admitted = self._admit(model, batch)
         if admitted is None:
             return original(model, *args, **kwargs)
-        stage = self._new_stage(admitted.rows, self._settings.slots, keep=self._keeps(admitted))
+        stage = self._new_stage(
+            admitted.rows, self._settings.slots, last=self._settings.last, keep=self._keeps(admitted)
+        )
         with ExitStack() as stack:
             untangle = self._tap(stack, model, stage)
             returned = untangle(original(model, *args, **kwargs))
@@ -114,8 +116,9 @@ class Capture:
         settings = self._settings
         try:
             untangle = stack.enter_context(taps.TAPS[self._hello.strategy](model, settings.boundaries, stage.take))
-            if settings.final != "none":
-                stack.enter_context(taps.final_state(model, settings.slots - 1, stage.take))
+            before = settings.slots - 1 if settings.slots > len(settings.boundaries) else None
+            after = settings.slots if settings.last else None
+            stack.enter_context(taps.final_states(model, before, after, stage.take))
         except Exception as error:  # noqa: BLE001 - the pass runs untapped; only its samples are lost
             stack.close()
             stage.problem = f"{type(error).__name__}: {error}"

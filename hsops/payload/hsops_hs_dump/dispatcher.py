@@ -85,16 +85,14 @@ class Dispatcher:
         entry = self._entries.get(piece.ticket) or self._begin(staged, piece)
         if entry is None:
             return
-        size = entry.size // piece.ticket.total
         begin = max(piece.row, block.first)
-        end = min(piece.row + piece.count, block.first + len(block.view) // size)
+        end = min(piece.row + piece.count, block.first + block.count)
         if begin < end:
             entry.idle = 0
-            view = block.view[(begin - block.first) * size : (end - block.first) * size]
             last = piece.last and end == piece.row + piece.count
             block.hold()
-            rows = Rows(entry, block, view, piece.position + begin - piece.row, ids[begin * 8 : end * 8], last)
-            entry.scribe.loop.put(rows)
+            position, rows = piece.position + begin - piece.row, block.rows(begin, end)
+            entry.scribe.loop.put(Rows(entry, block, rows, position, ids[begin * 8 : end * 8], last))
 
     def _begin(self, staged: Staged, piece: Piece) -> Entry | None:
         ticket = piece.ticket

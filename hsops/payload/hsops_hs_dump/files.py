@@ -7,6 +7,7 @@ import errno
 import hashlib
 import os
 import zlib
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from .layout import Layout
@@ -20,6 +21,7 @@ HASH = "crc32" if xxh3_64 is None else "xxh3"
 
 SUFFIX, PART = ".safetensors", ".part"
 FILE_MODE = 0o644
+PIECE = 4 << 20
 
 
 class Hash(Protocol):
@@ -48,21 +50,31 @@ class DumpFile:
         self._ids = bytearray()
         self._have = 0
         self._hash = _new_hash()
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         os.makedirs(folder, exist_ok=True)  # somebody may remove it to make room while the server runs
         self._handle = os.open(self._path + PART, flags, FILE_MODE)
         try:
             self._reserve(layout.size(self._header))
-            self._put(self._header, 0)
+            self._hash.update(self._header)
+            self._write(self._header, 0)
         except OSError:
             self.discard()
             raise
 
-    def rows(self, position: int, data: memoryview, ids: bytes) -> None:
-        """Write the rows from ``position`` on, which is where the last ones ended, and remember their token ids."""
+    def rows(self, position: int, states: Sequence[memoryview], ids: bytes) -> None:
+        """Write the rows from ``position`` on, which is where the last ones ended, and remember their token ids.
+
+        Args:
+            position: in the prompt.
+            states: the rows' bytes in each tensor of states.
+            ids: their token ids as int64.
+        """
         if position != self._have:
             raise OSError(f"rows {position} and on came where row {self._have} was due")
-        self._put(data, len(self._header) + position * self.layout.row)
+        for tensor, (data, row) in enumerate(zip(states, self.layout.rows, strict=True)):
+            if tensor == 0:
+                self._hash.update(data)
+            self._write(data, self._begin(tensor) + position * row)
         self._ids += ids
         self._have += len(ids) // 8
 
@@ -71,7 +83,10 @@ class DumpFile:
         if self._have != self.layout.tokens:
             raise OSError(f"{self._have} of {self.layout.tokens} rows at the end")
         ids = bytes(self._ids)
-        self._put(ids, len(self._header) + self.layout.tokens * self.layout.row)
+        for tensor in range(1, len(self.layout.rows)):
+            self._sum(self._begin(tensor), self._begin(tensor + 1))
+        self._hash.update(ids)
+        self._write(ids, self._begin(len(self.layout.rows)))
         os.close(self._handle)
         self._handle = -1
         os.rename(self._path + PART, self._path)
@@ -99,8 +114,20 @@ class DumpFile:
             if error.errno not in _UNSUPPORTED:
                 raise
 
-    def _put(self, data: bytes | memoryview, offset: int) -> None:
-        self._hash.update(data)
+    def _begin(self, tensor: int) -> int:
+        """Where a tensor begins in the file."""
+        return len(self._header) + self.layout.tokens * sum(self.layout.rows[:tensor])
+
+    def _sum(self, begin: int, end: int) -> None:
+        """Add written bytes to the checksum, which wants a file's bytes in order. From the RAM disk: 10 GB/s."""
+        while begin < end:
+            data = os.pread(self._handle, min(PIECE, end - begin), begin)
+            if not data:
+                raise OSError(f"the file ends at byte {begin}")
+            self._hash.update(data)
+            begin += len(data)
+
+    def _write(self, data: bytes | memoryview, offset: int) -> None:
         rest = memoryview(data).cast("B")
         while rest:
             written = os.pwrite(self._handle, rest, offset)

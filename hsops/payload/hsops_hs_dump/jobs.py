@@ -33,6 +33,11 @@ class Staged(Protocol):
         """H."""
         ...
 
+    @property
+    def last(self) -> bool:
+        """There is a state after the last norm."""
+        ...
+
     def token_bytes(self) -> bytes:
         """The pass's token ids as int64, little endian. Blocks until the pass is computed."""
         ...
@@ -97,7 +102,7 @@ class Rows:
 
     entry: Entry
     block: Block
-    view: memoryview
+    views: Sequence[memoryview]
     position: int
     ids: bytes
     last: bool

@@ -1,7 +1,8 @@
 """The bytes of a dump: a safetensors file whose rows can be written as they come.
 
-Header, ``hidden_states [T, K(+1), H]``, ``token_ids [T] int64``. The header is padded to whole pages: rows start on a
-page, and T is known before the first row, so that the header comes first and every row has its place.
+Header, ``hidden_states [T, K(+1), H]``, perhaps ``last_hidden_states [T, H]``, ``token_ids [T] int64``. The header is
+padded to whole pages, so that rows start on a page. T is known before the first row: the header comes first and every
+row has its place.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ class Layout:
         tokens: T.
         slots: K or K + 1.
         hidden: H.
+        last: there is a state after the last norm.
         metadata: text to text, kept in the file.
     """
 
@@ -31,22 +33,31 @@ class Layout:
     tokens: int
     slots: int
     hidden: int
+    last: bool
     metadata: dict[str, str]
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """Bytes of one row in each tensor of states, in the file's order."""
+        state = self.hidden * self.item
+        return (self.slots * state, state) if self.last else (self.slots * state,)
 
     @property
     def row(self) -> int:
         """Bytes of one row: all its states."""
-        return self.slots * self.hidden * self.item
+        return sum(self.rows)
 
     def header(self) -> bytes:
         """The file's beginning, padded."""
-        states, ids = self.tokens * self.row, self.tokens * 8
-        shape = [self.tokens, self.slots, self.hidden]
-        tensors = {
-            "__metadata__": self.metadata,
-            "hidden_states": {"dtype": self.dtype, "shape": shape, "data_offsets": [0, states]},
-            "token_ids": {"dtype": "I64", "shape": [self.tokens], "data_offsets": [states, states + ids]},
-        }
+        named = [("hidden_states", self.dtype, [self.tokens, self.slots, self.hidden], self.rows[0])]
+        if self.last:
+            named.append(("last_hidden_states", self.dtype, [self.tokens, self.hidden], self.rows[1]))
+        named.append(("token_ids", "I64", [self.tokens], 8))
+        tensors: dict[str, object] = {"__metadata__": self.metadata}
+        end = 0
+        for name, dtype, shape, row in named:
+            begin, end = end, end + self.tokens * row
+            tensors[name] = {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
         text = json.dumps(tensors, separators=(",", ":")).encode()
         length = -(-(len(text) + 8) // PAGE) * PAGE - 8
         return length.to_bytes(8, "little") + text.ljust(length)

@@ -8,7 +8,7 @@ stream of their own. One ring serves all writers of a process.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Any
 
@@ -43,34 +43,35 @@ class Ring:
         with torch.inference_mode(), torch.cuda.stream(self._side):
             return tensor.cpu()
 
-    def blocks(self, states: torch.Tensor, tick: Callable[[], None]) -> Generator[Block, None, None]:
-        """The rows of ``states`` [rows, slots, H], slot by slot. Ends only when the device's memory is read."""
-        size = states[0].numel() * states.element_size()
-        most, copied = SLOT_BYTES // size, None
+    def blocks(self, states: Sequence[torch.Tensor], tick: Callable[[], None]) -> Generator[Block, None, None]:
+        """The rows of all ``states`` [rows, ...], slot by slot. Ends only when the device's memory is read."""
+        rows = states[0].shape[0]
+        most, copied = SLOT_BYTES // sum(t[0].numel() * t.element_size() for t in states), None
         try:
-            for first in range(0, states.shape[0], most):
-                part = states[first : first + most]
+            for first in range(0, rows, most):
+                count = min(most, rows - first)
                 slot = self._slots.take(tick)
                 give = partial(self._slots.give, slot)
                 try:
-                    copied = self._copy(part, slot)
+                    views, copied = self._copy([t[first : first + count] for t in states], slot)
                 except BaseException:
                     give()
                     raise
-                begin = slot * SLOT_BYTES
-                view = self._bytes[begin : begin + part.shape[0] * size]
-                yield Block(first, view, wait=partial(self._wait, copied), freed=give)
+                yield Block(first, count, views, wait=partial(self._wait, copied), freed=give)
         finally:
             if copied is not None:
                 self._wait(copied)  # copies run in order: the last one's end is everybody's
 
-    def _copy(self, part: torch.Tensor, slot: int) -> Any:
-        begin, size = slot * SLOT_BYTES, part.numel() * part.element_size()
+    def _copy(self, parts: Sequence[torch.Tensor], slot: int) -> tuple[list[memoryview], Any]:
+        end, views = slot * SLOT_BYTES, list[memoryview]()
         with torch.inference_mode(), torch.cuda.stream(self._side):
-            self._pool[begin : begin + size].view(part.dtype).view(part.shape).copy_(part, non_blocking=True)
+            for part in parts:
+                begin, end = end, end + part.numel() * part.element_size()
+                self._pool[begin:end].view(part.dtype).view(part.shape).copy_(part, non_blocking=True)
+                views.append(self._bytes[begin:end])
             copied = torch.cuda.Event(blocking=True)
             copied.record(self._side)
-        return copied
+        return views, copied
 
     def _wait(self, event: Any) -> None:
         with torch.cuda.device(self._device):  # a thread's own default is GPU 0, whatever the rank

@@ -58,8 +58,8 @@ class Scribe:
         if entry.file is None:
             assert entry.begin is not None
             entry.file = entry.begin()
-        entry.file.rows(job.position, job.view, job.ids)
-        self.bytes += len(job.view)
+        entry.file.rows(job.position, job.views, job.ids)
+        self.bytes += sum(len(view) for view in job.views)
         if job.last:
             written = entry.file.finish()
             self._close(entry)

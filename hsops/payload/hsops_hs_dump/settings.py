@@ -19,7 +19,7 @@ class Settings:
     Args:
         identity: of the deployed patch.
         boundaries: ascending; boundary k is the residual stream just before layer k.
-        final: ``pre-norm`` or ``none``.
+        final: which states after the last layer: ``pre-norm``, ``post-norm``, ``both`` or ``none``.
         dump_dir: where dumps, manifest and hello files go.
         run: id of the run, for the names of hello files.
         check_ranks: every rank writes its own dumps, rank N > 0 below ``rank<N>/``: for tests that compare ranks.
@@ -38,8 +38,13 @@ class Settings:
 
     @property
     def slots(self) -> int:
-        """States kept of each row."""
-        return len(self.boundaries) + (self.final != "none")
+        """States of each row in ``hidden_states``: the boundaries, and the state before the last norm."""
+        return len(self.boundaries) + (self.final in ("pre-norm", "both"))
+
+    @property
+    def last(self) -> bool:
+        """The state after the last norm is kept too, as ``last_hidden_states``."""
+        return self.final in ("post-norm", "both")
 
 
 def load(environ: Mapping[str, str], text: str | None = None) -> Settings:

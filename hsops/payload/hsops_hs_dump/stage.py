@@ -15,21 +15,24 @@ from .settings import RING_SLOTS
 
 
 class Stage:
-    """``[rows, slots, H]`` filled one slot at a time while the model runs.
+    """``[rows, slots, H]`` filled one slot at a time while the model runs, and perhaps ``[rows, H]`` as the last one.
 
     Nothing here raises: what does not fit is kept in ``problem``.
 
     Args:
         rows: rows that every state must have.
         slots: states to come.
+        last: one more comes, with the number ``slots``: it goes into a tensor of its own.
         keep: False on ranks that write nothing: they take part and keep nothing.
     """
 
-    def __init__(self, rows: int, slots: int, *, keep: bool) -> None:
+    def __init__(self, rows: int, slots: int, *, last: bool, keep: bool) -> None:
         self.problem = ""
+        self.last = last
         self._rows, self._slots, self._keep = rows, slots, keep
         self._seen: set[int] = set()
         self._states: torch.Tensor | None = None
+        self._last: torch.Tensor | None = None
         self._ids: torch.Tensor | None = None
         self._ready: Any = None
 
@@ -46,9 +49,10 @@ class Stage:
         """After the forward pass: nothing is missing, and the token ids come along."""
         if not self._keep or self.problem:
             return
-        missing = set(range(self._slots)) - self._seen
+        count = self._slots + self.last
+        missing = set(range(count)) - self._seen
         if missing or self._states is None:
-            self.problem = f"states {sorted(missing)} of {self._slots} did not come by"
+            self.problem = f"states {sorted(missing)} of {count} did not come by"
         elif token_ids.shape[0] != self._rows:
             self.problem = f"{token_ids.shape[0]} token ids for {self._rows} rows"
         else:
@@ -85,11 +89,12 @@ class Stage:
 
     def blocks(self, tick: Callable[[], None]) -> Generator[Block, None, None]:
         """Rows in host memory, in order. Ends when nothing of the stage is needed any more."""
-        if self._held().is_cuda:
-            yield from self._ring().blocks(self._held(), tick)
+        states = [self._held()] if self._last is None else [self._held(), self._last]
+        if states[0].is_cuda:
+            yield from self._ring().blocks(states, tick)
             return
         read = threading.Event()
-        yield Block(0, _view(self._held()), freed=read.set)
+        yield Block(0, self._rows, [_view(tensor) for tensor in states], freed=read.set)
         while not read.wait(POLL_S):
             tick()
 
@@ -101,10 +106,18 @@ class Stage:
         elif str(value.dtype) not in DTYPES:
             self.problem = f"slot {slot}: dtype {value.dtype}"
         else:
-            if self._states is None:
-                self._states = value.new_empty((self._rows, self._slots, value.shape[1]))
-            self._states[:, slot].copy_(value)
+            self._put(slot, value)
             self._seen.add(slot)
+
+    def _put(self, slot: int, value: torch.Tensor) -> None:
+        if self._states is None:
+            self._states = value.new_empty((self._rows, self._slots, value.shape[1]))
+        if (value.dtype, value.shape[1]) != (self._states.dtype, self._states.shape[2]):
+            self.problem = f"slot {slot}: {value.dtype} of {value.shape[1]}, the others are of another kind"
+        elif slot == self._slots:
+            self._last = value.clone(memory_format=torch.contiguous_format)
+        else:
+            self._states[:, slot].copy_(value)
 
     def _held(self) -> torch.Tensor:
         assert self._states is not None

@@ -57,11 +57,20 @@ def _layers_to_capture(model: Any, boundaries: Sequence[int], take: Take) -> Ite
 
 
 @contextmanager
-def final_state(model: Any, slot: int, take: Take) -> Iterator[None]:
-    """The sum that goes into the last norm: its second result, or its only input where nothing was to be added."""
+def final_states(model: Any, before: int | None, after: int | None, take: Take) -> Iterator[None]:
+    """The states around the last norm.
+
+    Args:
+        before: slot of the sum that goes into it: its second result, or its only input where nothing was to be added.
+        after: slot of what comes out of it. None: not wanted.
+    """
 
     def seen(_module: Any, args: Any, output: Any) -> None:
-        take(slot, output[1] if isinstance(output, tuple) else args[0])
+        pair = isinstance(output, tuple)
+        if before is not None:
+            take(before, output[1] if pair else args[0])
+        if after is not None:
+            take(after, output[0] if pair else output)
 
     hook = model.norm.register_forward_hook(seen)
     try:

@@ -118,9 +118,8 @@ class Writer:
         self._stats_file.write(self._stats, more, now=now)
 
     def _new_file(self, ticket: Ticket, staged: Staged) -> tuple[Layout, Callable[[], files.DumpFile]]:
-        layout = Layout(
-            staged.dtype, staged.item, ticket.total, self._settings.slots, staged.hidden, self._metadata(ticket)
-        )
+        metadata, slots = self._metadata(ticket), self._settings.slots
+        layout = Layout(staged.dtype, staged.item, ticket.total, slots, staged.hidden, staged.last, metadata)
         return layout, partial(files.DumpFile, self._folder, ticket.id, layout)
 
     def _line(self, ticket: Ticket, reason: str, written: dict[str, Any]) -> None:
