@@ -33,7 +33,8 @@ class Ring:
     def __init__(self, device: Any, count: int) -> None:
         self._device = device
         with torch.inference_mode(False):  # an inference tensor could not be written again outside of it
-            self._pool = torch.empty(count * SLOT_BYTES, dtype=torch.uint8, pin_memory=True)
+            # device: a model is built with its GPU as torch's default, and that is when a ring is made
+            self._pool = torch.empty(count * SLOT_BYTES, dtype=torch.uint8, device="cpu", pin_memory=True)
         self._bytes = memoryview(self._pool.numpy())
         self._slots = Slots(count)
         self._side = torch.cuda.Stream(device)
