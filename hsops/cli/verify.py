@@ -1,4 +1,4 @@
-"""``hsops verify``: are the dumps here what they claim to be?"""
+"""``hsops verify``: are the dumps here what they claim to be, and is what the server captures right?"""
 
 from __future__ import annotations
 
@@ -8,18 +8,38 @@ from typing import Annotated
 import typer
 
 from hsops.cli.wiring import Session, run
+from hsops.core.errors import UsageError
 from hsops.render.console import Outcome
 
 
 def verify(
     ctx: typer.Context,
-    folder: Annotated[str, typer.Argument(metavar="DIR", help="Where hsops fetch put the dumps.")],
+    folder: Annotated[str, typer.Argument(metavar="DIR", help="Where hsops fetch put the dumps.")] = "",
     prompts: Annotated[
         str, typer.Option(metavar="FILE", help="Every prompt must have a dump of exactly its tokens.")
     ] = "",
+    live: Annotated[
+        bool, typer.Option("--live", help="No folder: check the capture of the running, healthy server.")
+    ] = False,
+    server: Annotated[
+        str, typer.Option("--server", "-s", metavar="NAME", help="With --live: which server (the default).")
+    ] = "",
 ) -> None:
-    """Check files, checksums, shapes, token ids and values of every dump; exit 1 on any fault."""
-    run(ctx, "verify", lambda session: check(session, folder, prompts))
+    """Check files, checksums, shapes, token ids and values of every dump; or, with --live, a server's capture itself.
+
+    Exit 1 on any fault.
+    """
+
+    def body(session: Session) -> Outcome:
+        if live:
+            if folder or prompts:
+                raise UsageError("--live checks a server, DIR checks dumps", fix="ask for one of them at a time")
+            return check_live(session, server or None)
+        if server or not folder:
+            raise UsageError("verify needs DIR, or --live", fix="hsops verify DIR, or hsops verify --live -s NAME")
+        return check(session, folder, prompts)
+
+    run(ctx, "verify", body)
 
 
 def check(session: Session, folder: str, prompts: str = "") -> Outcome:
@@ -31,3 +51,20 @@ def check(session: Session, folder: str, prompts: str = "") -> Outcome:
     read = read_prompts(Path(prompts).expanduser()) if prompts else None
     verified = verify_(Path(folder).expanduser(), read, session.console.emit)
     return render.outcome(verified, folder=folder)
+
+
+def check_live(session: Session, server: str | None) -> Outcome:
+    """``--live``: the check dumps come here the way that all dumps do."""
+    from hsops.core.events import ignore
+    from hsops.fetch.fetch import fetch
+    from hsops.render import verify_live as render
+    from hsops.verify.live.verify import Job, verify_live
+
+    spec = session.server(server)
+    agent = session.agent(session.inventory.hosts[spec.host])
+
+    def bring(source: str, to: Path) -> None:
+        fetch(agent, source, to, streams=1, recheck=False, emit=ignore)
+
+    report = verify_live(agent, Job(spec.name, spec.model, spec.env), bring, session.console.emit)
+    return render.outcome(report, server=spec.name, host=agent.host.name)

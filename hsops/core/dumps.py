@@ -1,7 +1,9 @@
 """The dump directory: one safetensors file a sample and an append-only manifest.
 
 Layout of ``<host.dumps>/<server>/`` (written by ``hsops_hs_dump`` inside SGLang's rank 0):
-``manifest.jsonl``, ``<sample id>.safetensors``, ``hello/<run id>.<pid>.json``; ``*.part`` is unfinished.
+``manifest.jsonl``, ``<sample id>.safetensors``, ``hello/<run id>.<pid>.json``; ``*.part`` is unfinished. ``check/``
+is no part of the data set: ``rank<N>/`` in it is a dump folder of rank N, for requests whose id starts with
+``hscheck-``.
 
 A dump holds ``token_ids [T] int64`` and ``hidden_states [T, K(+1), H]``: the K boundaries in ascending order, then the
 state after the last layer before the norm when ``final`` is ``pre-norm`` or ``both`` (the layout of speculators and
@@ -23,6 +25,8 @@ from typing import Any
 from hsops.core.errors import BadDataError
 
 RID_PREFIX = "hs-"
+CHECK_PREFIX = "hscheck-"
+CHECK_FOLDER = "check"  # in the dump directory: what `hsops verify --live` asks for, one folder a rank
 MANIFEST = "manifest.jsonl"
 SUFFIX = ".safetensors"
 SAMPLE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,159}\Z")  # \Z: "$" would let a trailing newline through

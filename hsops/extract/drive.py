@@ -13,7 +13,7 @@ from hsops.core.prompts import Prompt
 from hsops.core.worker import Worker
 from hsops.extract.ledger import Ledger
 from hsops.extract.plan import difference
-from hsops.extract.server import BrokenError, RejectedError, Server, SilentError
+from hsops.remote.server import BrokenError, RejectedError, Server, SilentError
 
 ATTEMPTS = 3
 LINE_S = 30.0  # from HTTP 200 to the manifest's line; the writer needs milliseconds

@@ -20,11 +20,11 @@ from hsops.core.worker import Worker
 from hsops.extract.drive import Drive, Failure
 from hsops.extract.ledger import Ledger
 from hsops.extract.plan import Capture, Plan, plan, row_size
-from hsops.extract.server import Server
 from hsops.extract.settle import Limits, limits_of, settle
 from hsops.remote.agent import Agent
 from hsops.remote.dumps import Listing, News, follow, list_samples
-from hsops.remote.runs import list_runs
+from hsops.remote.runs import alive_run, list_runs, need_capture
+from hsops.remote.server import Server
 
 TICK_S = 0.5
 DIAGNOSE = "hsops diagnose says why; then hsops launch --wait-healthy and the same extract again: it continues"
@@ -85,12 +85,12 @@ def extract(agent: Agent, job: Job, emit: Emit) -> Extracted:
         SpaceError: the dump file system is full; what is done is kept.
     """
     started = time.monotonic()
-    run = _alive(agent, job.server)
+    run = alive_run(agent, job.server)
     folder = run.dump_dir if run and run.dump_dir else job.folder
     listing = list_samples(agent, folder)
     drive = None
     if any(prompt.text for prompt in job.prompts) or plan_of(job, listing).todo:
-        run = _need(agent, job, run)
+        run = need_capture(agent, job.server, run)
         with agent.host.tunnel(run.port) as port, _server(port, agent, job) as server:
             _must_capture(run, agent.host.name)
             prompts = settle(server, job.prompts, _limits(agent, run, server), file=str(job.file))
@@ -206,24 +206,6 @@ def _death(agent: Agent, run: Run) -> UnhealthyError:
     found = next((r for r in list_runs(agent, run.server) if r.id == run.id), None)
     how = f": {found.exit}" if found and found.exit else ""
     return UnhealthyError(f"run {run.id} of {run.server} died{how}", host=agent.host.name, fix=DIAGNOSE)
-
-
-def _alive(agent: Agent, server: str) -> Run | None:
-    return next((run for run in list_runs(agent, server) if run.alive), None)
-
-
-def _need(agent: Agent, job: Job, run: Run | None) -> Run:
-    if run is None:
-        raise UnhealthyError(
-            f"no run of {job.server} is alive", host=agent.host.name, fix="hsops launch --wait-healthy"
-        )
-    if not run.dump_dir:
-        raise UnhealthyError(
-            f"run {run.id} was launched without hs-dump: it would write no dumps",
-            host=agent.host.name,
-            fix="hsops deploy && hsops launch --replace --wait-healthy",
-        )
-    return run
 
 
 def _must_capture(run: Run, host: str) -> None:

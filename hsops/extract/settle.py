@@ -9,7 +9,7 @@ from typing import Any
 from hsops.core.dumps import token_bytes
 from hsops.core.errors import ConfigError, Fault, HsopsError
 from hsops.core.prompts import Prompt, shorten
-from hsops.extract.server import BrokenError, RejectedError, Server
+from hsops.remote.server import BrokenError, RejectedError, Server
 
 TEXTS = 64  # tokenised in one request
 

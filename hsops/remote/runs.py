@@ -11,6 +11,7 @@ from typing import Any
 from hsops.core.baseline import Baseline, as_json, parse_baseline
 from hsops.core.command import Command
 from hsops.core.deadline import QUICK, Deadline
+from hsops.core.errors import UnhealthyError
 from hsops.core.runs import Run, parse_run
 from hsops.remote.agent import Agent
 
@@ -41,6 +42,28 @@ def list_runs(agent: Agent, server: str | None = None, *, limit: int = 20) -> tu
 def modules_of(agent: Agent, model: str) -> tuple[str, ...]:
     """The modules of the host's SGLang that define the class of ``model``; none for a hub id."""
     return tuple(agent.call("model-read", deadline=QUICK, path=model, modules=True)["modules"])
+
+
+def alive_run(agent: Agent, server: str) -> Run | None:
+    """The run of ``server`` that is alive, healthy or not."""
+    return next((run for run in list_runs(agent, server) if run.alive), None)
+
+
+def need_capture(agent: Agent, server: str, run: Run | None) -> Run:
+    """``run``, when it is one that writes dumps.
+
+    Raises:
+        UnhealthyError: there is none, or it was launched without hs-dump.
+    """
+    if run is None:
+        raise UnhealthyError(f"no run of {server} is alive", host=agent.host.name, fix="hsops launch --wait-healthy")
+    if not run.dump_dir:
+        raise UnhealthyError(
+            f"run {run.id} was launched without hs-dump: it would write no dumps",
+            host=agent.host.name,
+            fix="hsops deploy && hsops launch --replace --wait-healthy",
+        )
+    return run
 
 
 def stop_run(agent: Agent, run: str, *, grace: float = 10.0) -> Stopped:

@@ -18,7 +18,9 @@ from hsops.core.meter import Meter
 from hsops.core.prompts import Prompt
 from hsops.verify.check import Finding, check
 
-HOSTS_OWN = re.compile(rf"({re.escape(MANIFEST)}|hello|rank\d+|\..*)\Z")  # a folder on its host may be verified too
+HOSTS_OWN = re.compile(
+    rf"({re.escape(MANIFEST)}|hello|check|rank\d+|\..*)\Z"
+)  # a folder on its host may be verified too
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The server's HTTP interface: one prompt in, nothing wanted back. httpx' one door."""
+"""The server's HTTP interface. httpx' one door."""
 
 from __future__ import annotations
 
@@ -93,6 +93,31 @@ class Server:
         # the prompt may wait for all the others that are under way
         patience = PATIENCE_S + prompt.count * self._concurrency / SLOWEST_TOKENS_PER_S
         self._judge(self._send("POST", "/generate", body, patience))
+
+    def ask(self, body: dict[str, Any], tokens: int) -> Any:
+        """One ``/generate`` of the caller's own, and its answer.
+
+        Args:
+            body: the request as SGLang takes it.
+            tokens: how many it brings, for the deadline.
+
+        Raises:
+            RejectedError, BrokenError, SilentError: as ``generate``.
+        """
+        answer = self._send("POST", "/generate", body, PATIENCE_S + tokens / SLOWEST_TOKENS_PER_S)
+        self._judge(answer)
+        try:
+            return answer.json()
+        except ValueError:
+            raise BrokenError("/generate: the answer is not JSON", host=self.host) from None
+
+    def abort(self, rid: str) -> None:
+        """Ask the server to forget a request. One that it does not know is no error.
+
+        Raises:
+            BrokenError, SilentError: as ``generate``.
+        """
+        self._send("POST", "/abort_request", {"rid": rid}, 5.0)
 
     def tokenize(self, texts: list[str]) -> list[list[int]]:
         """Token ids of texts, by the server's own tokenizer with its special tokens, as /generate would make them.

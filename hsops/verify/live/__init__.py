@@ -1,0 +1,1 @@
+"""``hsops verify --live``: is what the running server captures what its model computes?"""

@@ -1,0 +1,83 @@
+"""The model's head on the host: the deployed package reads norm and lm_head there, gigabytes stay where they are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hsops.core.command import Command
+from hsops.core.deadline import Deadline
+from hsops.remote.agent import Agent
+from hsops.verify.live.evidence import Scores
+
+MODULE = "hsops_hs_dump.lm_head"
+HUB_CACHE = ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME")
+PATIENCE = Deadline(idle=600.0, total=600.0)  # gigabytes from a cold disk, and a large matrix product on a CPU
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The server's account of P: log-probability of each token but the first, and the best token at each place."""
+
+    logprobs: tuple[float, ...]
+    best: tuple[int, ...]
+
+
+def read_answer(meta: Any, ids: Sequence[int]) -> Answer | str:
+    """From ``/generate``'s ``meta_info`` with ``return_logprob`` and one top log-probability; else what is odd in it.
+
+    Args:
+        meta: ``meta_info`` of one request: entries are [log-probability, token id, text], the first one has none.
+        ids: the prompt.
+    """
+    try:
+        tokens, best = meta["input_token_logprobs"][1:], meta["input_top_logprobs"][1:]
+        answer = Answer(tuple(float(entry[0]) for entry in tokens), tuple(int(entry[0][1]) for entry in best))
+        told = [int(entry[1]) for entry in tokens]
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        return f"the server's log-probabilities have another form than known: {type(error).__name__}: {error}"
+    if told != list(ids[1:]) or len(answer.best) != len(told):
+        return f"the server's log-probabilities are of {len(told)} other tokens than the prompt's {len(ids)}"
+    return answer
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """How the server was launched, as far as its head goes.
+
+    Args:
+        model: a folder on the host, or a hub id.
+        load_format: SGLang's word; ``dummy`` means random weights.
+        env: of its launch.
+        full_precision: logits are computed in float32 (--enable-fp32-lm-head).
+    """
+
+    model: str
+    load_format: str
+    env: Mapping[str, str]
+    full_precision: bool
+
+
+def score(agent: Agent, dump: str, launched: Launched, answer: Answer) -> Scores | str:
+    """Hold the final state of a dump on the host against the server's answer, there.
+
+    Returns:
+        Both sides, or why they cannot be had.
+    """
+    cache = {name: value for name, value in launched.env.items() if name in HUB_CACHE}
+    wanted = {"dump": dump, "model": launched.model, "env": cache, "float32": launched.full_precision}
+    command = Command((agent.python, "-I", "-m", MODULE))
+    done = agent.host.run(command, stdin=json.dumps(wanted).encode(), deadline=PATIENCE)
+    said = [line for line in done.stdout.splitlines() if line.startswith(b"{")]
+    if done.exit != 0 or not said:
+        last = done.stderr.decode(errors="replace").strip().splitlines()
+        return f"{MODULE} did not run on the host: {last[-1] if last else f'exit {done.exit}'}"
+    found = json.loads(said[-1])
+    if "skipped" in found:
+        return str(found["skipped"])
+    if len(found["logprobs"]) != len(answer.logprobs):
+        return f"{len(found['logprobs'])} log-probabilities from the dump, {len(answer.logprobs)} from the server"
+    agree = sum(a == b for a, b in zip(found["best"], answer.best, strict=True)) / max(1, len(answer.best))
+    return Scores(tuple(found["logprobs"]), answer.logprobs, agree, float(found["largest"]))

@@ -1,0 +1,103 @@
+"""How far two captures of the same rows are apart. Pure, on numpy arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from hsops.core.dumps import Sample
+from hsops.core.errors import BadDataError
+from hsops.verify.container import read_header
+
+States = npt.NDArray[np.float32]  # [T, slots, H]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One state of two captures, row by row: |a - b| / |a|, and the cosine of the angle between them.
+
+    Args:
+        slot: ``boundary 31`` or ``final``.
+        median, largest: of the rows' relative errors; infinite when a number is not finite.
+        row: of the largest.
+        above: rows beyond the limit that was given to ``differences``.
+        cosine: the smallest of all rows.
+    """
+
+    slot: str
+    median: float
+    largest: float
+    row: int
+    above: int
+    cosine: float
+
+
+def slots_of(sample: Sample) -> tuple[str, ...]:
+    """The names of a dump's states, in order."""
+    return (*(f"boundary {k}" for k in sample.boundaries), *(("final",) if sample.final != "none" else ()))
+
+
+def read_states(path: Path, sample: Sample) -> States:
+    """``hidden_states`` of a dump as float32.
+
+    Raises:
+        BadDataError: it is not the dump that the manifest describes.
+        OSError: it cannot be read.
+    """
+    tensor = read_header(path).get("hidden_states")
+    if tensor is None or (tensor.dtype, tensor.shape) != (sample.dtype, sample.shape):
+        raise BadDataError(f"{path.name} does not hold {sample.dtype} {list(sample.shape)}")
+    kind = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}.get(tensor.dtype)
+    if kind is None:
+        raise BadDataError(f"{path.name} holds {tensor.dtype}, which is not known here")
+    with path.open("rb") as file:
+        file.seek(tensor.start)
+        raw = np.fromfile(file, np.dtype(kind), tensor.count).reshape(tensor.shape)
+    if tensor.dtype == "BF16":  # the upper half of a float32
+        return (raw.astype(np.uint32) << 16).view(np.float32)
+    return raw.astype(np.float32)
+
+
+def differences(a: States, b: States, slots: Sequence[str], *, limit: float) -> tuple[Difference, ...]:
+    """Every state of two captures of the same rows.
+
+    Args:
+        a, b: [T, slots, H], equal shapes.
+        slots: their names.
+        limit: rows with a larger relative error are counted in ``above``.
+    """
+    return tuple(_difference(a[:, i], b[:, i], slot, limit) for i, slot in enumerate(slots))
+
+
+def alike(states: States, slots: Sequence[str]) -> list[tuple[str, str, int]]:
+    """Neighbouring states that have rows with the very same numbers, and how many: (slot, next slot, rows)."""
+    found = []
+    for i in range(len(slots) - 1):
+        rows = int(np.all(states[:, i] == states[:, i + 1], axis=-1).sum())
+        if rows:
+            found.append((slots[i], slots[i + 1], rows))
+    return found
+
+
+def _difference(a: States, b: States, slot: str, limit: float) -> Difference:
+    x, y = a.astype(np.float64), b.astype(np.float64)
+    with np.errstate(all="ignore"):
+        size, other = np.linalg.norm(x, axis=-1), np.linalg.norm(y, axis=-1)
+        apart = np.linalg.norm(x - y, axis=-1)
+        errors = np.where(apart == 0, 0.0, apart / size)
+        cosines = np.where(apart == 0, 1.0, (x * y).sum(axis=-1) / (size * other))
+    errors[~np.isfinite(errors)] = np.inf
+    cosines[~np.isfinite(cosines)] = -1.0
+    row = int(errors.argmax())
+    return Difference(
+        slot,
+        float(np.median(errors)),
+        float(errors[row]),
+        row,
+        int((errors > limit).sum()),
+        float(cosines.min()),
+    )
