@@ -55,7 +55,8 @@ class Model:
 
 
 def capture_in(folder: Path, **changes: Any) -> tuple[Capture, Hello]:
-    process = Process(0, 2, {"disable_radix_cache": True, **changes.pop("arguments", {})})
+    arguments = {"disable_radix_cache": True, **changes.pop("arguments", {})}
+    process = Process(changes.pop("rank", 0), 2, arguments)
     settings = settings_for(folder, **changes)
     hello = Hello(settings, "0.5.9", strategy="prepare-attn")
     return Capture(settings, hello, Requests(), new_stage=Gathered, ask=lambda: process), hello
@@ -76,8 +77,8 @@ def run(capture: Capture, model: Model, made: Any) -> Any:
 
 
 def written(capture: Capture, folder: Path) -> dict[str, tuple[str, str]]:
-    assert capture._writer
-    capture._writer.close()
+    assert capture._writers
+    capture._writers.close()
     return {sample.id: (sample.status, sample.reason) for sample in manifest(folder)}
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hsops.core import dumps
-from hsops.payload.hsops_hs_dump import rows
+from hsops.payload.hsops_hs_dump import rows, writers
 from hsops.payload.hsops_hs_dump.rows import Piece, Ticket, place, ticket_for
 
 
@@ -98,6 +98,9 @@ def test_only_our_ids_that_are_safe_file_names_get_a_ticket(rid: object) -> None
 def test_both_ends_agree_on_what_an_id_is() -> None:
     """The payload cannot import hsops, so the two say it twice."""
     assert rows.SAMPLE_ID.pattern == dumps.SAMPLE_ID.pattern
-    assert rows.PREFIX == dumps.RID_PREFIX
+    assert (rows.PREFIX, rows.CHECK_PREFIX) == (dumps.RID_PREFIX, dumps.CHECK_PREFIX)
+    assert writers.CHECK == dumps.CHECK_FOLDER
     held = ticket_for("hs-a.1", 3)
-    assert held is not None and (held.id, held.total) == ("a.1", 3)
+    assert held is not None and (held.id, held.total, held.check) == ("a.1", 3, False)
+    check = ticket_for("hscheck-a.1", 3)
+    assert check is not None and (check.id, check.check) == ("a.1", True) and check.key != held.key

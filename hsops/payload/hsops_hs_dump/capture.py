@@ -7,7 +7,6 @@ decides only what becomes of the rows afterwards: ``Ticket.over`` is the former,
 
 from __future__ import annotations
 
-import os
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -21,7 +20,7 @@ from .process import Process
 from .requests import Requests
 from .rows import Failure, Piece, Ticket, place
 from .settings import Settings
-from .writer import Writer
+from .writers import Writers
 
 MOST_OPEN = 256  # unfinished samples; SGLang has one chunked request at a time, so more were aborted by their clients
 
@@ -72,10 +71,10 @@ class Capture:
     ) -> None:
         self._settings, self._hello, self._requests = settings, hello, requests
         self._new_stage, self._ask, self._prepare = new_stage, ask, prepare
-        self._writer: Writer | None = None
+        self._writers: Writers | None = None
         self._attached: Any = None
         self._active = False
-        self._open: OrderedDict[str, Ticket] = OrderedDict()
+        self._open: OrderedDict[tuple[bool, str], Ticket] = OrderedDict()
 
     def attach(self, model: Any) -> None:
         """When the model is built: check what can only be known now, and say hello."""
@@ -92,7 +91,7 @@ class Capture:
             self._hello.reasons.append(f"{type(error).__name__}: {error}")
         self._active = not self._hello.reasons
         if self._active:
-            self._open_writer(model)
+            self._open_writers(model)
         self._hello.write()
 
     def forward(self, original: Callable[..., Any], model: Any, batch: Any, args: Any, kwargs: Any) -> Any:
@@ -110,7 +109,7 @@ class Capture:
         return returned
 
     def _keeps(self, admitted: Admitted) -> bool:
-        return self._writer is not None and not all(piece.ticket.lost for piece in admitted.pieces)
+        return self._writers is not None and self._writers.keeps(admitted.pieces)
 
     def _tap(self, stack: ExitStack, model: Any, stage: Gathering) -> taps.Untangle:
         settings = self._settings
@@ -132,16 +131,15 @@ class Capture:
             return []
         return [f"boundaries {', '.join(beyond)}: this model has 0 to {layers - 1} (its last state is 'final')"]
 
-    def _open_writer(self, model: Any) -> None:
-        rank = self._hello.rank or 0
-        if self._writer is not None or (rank and not self._settings.check_ranks):
+    def _open_writers(self, model: Any) -> None:
+        if self._writers is not None:
             return
-        folder = self._settings.dump_dir if rank == 0 else os.path.join(self._settings.dump_dir, f"rank{rank}")
+        facts = {"sglang": self._hello.sglang, "strategy": self._hello.strategy}
+        rank = self._hello.rank or 0
+        writers = Writers(self._settings, facts, rank, lambda slots: self._prepare(model, slots))
         try:
-            self._prepare(model, self._settings.ring_slots)
-            self._writer = Writer(
-                folder, self._settings, {"sglang": self._hello.sglang, "strategy": self._hello.strategy}
-            )
+            writers.open()
+            self._writers = writers
         except OSError as error:
             self._hello.reasons.append(f"the dump folder cannot be written: {error}")
         except Exception as error:  # noqa: BLE001 - no pinned memory, no threads: whatever it is, nothing can be kept
@@ -175,21 +173,23 @@ class Capture:
         pieces, failures = place(tickets, [int(n) for n in lengths], [int(n) for n in starts])
         for failure in failures:
             self._fail(failure)
+        rows = sum(int(n) for n in lengths)
         for piece in pieces:
+            piece.ticket.passes.append(rows)
             if piece.last:
                 self._forget(piece.ticket)
         self._bound()
-        return Admitted(sum(int(n) for n in lengths), pieces) if pieces else None
+        return Admitted(rows, pieces) if pieces else None
 
     def _supersede(self, ticket: Ticket) -> None:
         """A second request for an id (the client gave up on the first) replaces the one that is not whole yet."""
-        older = self._open.get(ticket.id)
+        older = self._open.get(ticket.key)
         if older is not None and older is not ticket:
             older.over = True
-            if self._writer:
-                self._writer.drop(older)
-        self._open[ticket.id] = ticket
-        self._open.move_to_end(ticket.id)
+            if self._writers:
+                self._writers.drop(older)
+        self._open[ticket.key] = ticket
+        self._open.move_to_end(ticket.key)
 
     def _bound(self) -> None:
         """Requests that their clients aborted half-way must not be waited for for ever."""
@@ -198,20 +198,19 @@ class Capture:
             self._fail(Failure(oldest, f"{MOST_OPEN} other samples were begun or went on since its last rows came"))
 
     def _forget(self, ticket: Ticket) -> None:
-        if self._open.get(ticket.id) is ticket:
-            del self._open[ticket.id]
+        if self._open.get(ticket.key) is ticket:
+            del self._open[ticket.key]
 
     def _hand_over(self, batch: Any, admitted: Admitted, stage: Gathering) -> None:
         try:
             stage.seal(batch.input_ids)
             problem = stage.problem
-            if not problem and self._writer:
-                problem = self._writer.submit(stage, admitted.pieces)
+            if not problem and self._writers:
+                self._writers.submit(stage, admitted.pieces)
         except Exception as error:  # noqa: BLE001 - the model has its result; only these samples are lost
             problem = f"{type(error).__name__}: {error}"
-        if problem and self._writer:
-            for piece in admitted.pieces:
-                self._writer.fail(Failure(piece.ticket, problem))
+        if problem and self._writers:
+            self._writers.fail_all(admitted.pieces, problem)
 
     def _fail_all(self, tickets: Sequence[Ticket | None], reason: str) -> None:
         for ticket in tickets:
@@ -221,5 +220,5 @@ class Capture:
     def _fail(self, failure: Failure) -> None:
         failure.ticket.over = True
         self._forget(failure.ticket)
-        if self._writer:
-            self._writer.fail(failure)
+        if self._writers:
+            self._writers.fail(failure)

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from typing import Any
 
 from .hello import say
-from .rows import PREFIX, Ticket, ticket_for
+from .rows import Ticket, is_wanted, ticket_for
 
 MARK = "_hsops_ticket"
 ON_BATCH = "_hsops_tickets"
@@ -54,7 +54,7 @@ class Requests:
             setattr(made, ON_BATCH, tickets)
 
     def _ticket(self, request: Any) -> Ticket | None:
-        if not isinstance(request.rid, str) or not request.rid.startswith(PREFIX):
+        if not is_wanted(request.rid):
             return None
         ticket: Ticket | None = getattr(request, MARK, None)
         if ticket is None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-PREFIX = "hs-"
+PREFIX, CHECK_PREFIX = "hs-", "hscheck-"
 SAMPLE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,159}\Z")
 
 
@@ -19,18 +19,27 @@ class Ticket:
     """One request to capture.
 
     Args:
-        id: of the sample; the request's id without ``hs-``.
+        id: of the sample; the request's id without its prefix.
         total: tokens of the prompt.
+        check: every rank writes it, apart from the data set.
         have: rows 0 to have-1 are taken.
         over: complete, failed or superseded by what the passes tell, so at the same pass on every rank: not tapped.
         lost: nothing becomes of it in this process any more, or it is written: whatever else comes is not kept.
+        passes: rows of each forward pass that it had rows in, all requests' together.
     """
 
     id: str
     total: int
+    check: bool = False
     have: int = 0
     over: bool = False
     lost: bool = False
+    passes: list[int] = field(default_factory=list)
+
+    @property
+    def key(self) -> tuple[bool, str]:
+        """Which dump it becomes."""
+        return self.check, self.id
 
 
 @dataclass(frozen=True)
@@ -54,9 +63,16 @@ class Failure:
 
 def ticket_for(rid: object, total: int) -> Ticket | None:
     """A ticket when the request asks for capture by its id, else None."""
-    if not isinstance(rid, str) or not rid.startswith(PREFIX):
+    if not is_wanted(rid):
         return None
-    return Ticket(rid[len(PREFIX) :], total) if SAMPLE_ID.match(rid[len(PREFIX) :]) else None
+    check = str(rid).startswith(CHECK_PREFIX)
+    sample = str(rid).removeprefix(CHECK_PREFIX if check else PREFIX)
+    return Ticket(sample, total, check) if SAMPLE_ID.match(sample) else None
+
+
+def is_wanted(rid: object) -> bool:
+    """Whether the request's id asks for capture, be the rest of it usable or not."""
+    return isinstance(rid, str) and rid.startswith((PREFIX, CHECK_PREFIX))
 
 
 def place(

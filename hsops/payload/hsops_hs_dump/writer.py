@@ -39,19 +39,27 @@ class Writer:
         facts: what every manifest line repeats: ``sglang``, ``strategy``.
         wait_s: how long a pass may wait for its place in the queue.
         idle_s: after how many seconds without new rows an unfinished sample is given up.
+        tells: keep a file of counters beside the hello files.
 
     Raises:
         OSError: the folder cannot be written.
     """
 
     def __init__(
-        self, folder: str, settings: Settings, facts: dict[str, Any], *, wait_s: float = WAIT_S, idle_s: int = IDLE_S
+        self,
+        folder: str,
+        settings: Settings,
+        facts: dict[str, Any],
+        *,
+        wait_s: float = WAIT_S,
+        idle_s: int = IDLE_S,
+        tells: bool = True,
     ) -> None:
         self._folder, self._settings, self._facts = folder, settings, facts
         self._ledger = Ledger(folder)
         if swept := files.sweep(folder):
             say(f"removed {swept} unfinished dumps of an earlier run")
-        self._stats = Stats()
+        self._stats, self._tells = Stats(), tells
         self._stats_file = StatsFile(os.path.join(folder, "hello", f"{settings.run}.{os.getpid()}.stats"))
         self._room = threading.BoundedSemaphore(PASSES)
         self._wait_s = self._patience = wait_s
@@ -105,6 +113,8 @@ class Writer:
         self._tell(now=False)
 
     def _tell(self, *, now: bool) -> None:
+        if not self._tells:
+            return
         scribes = self._scribes
         more = {
             "writers": len(scribes),
@@ -133,6 +143,7 @@ class Writer:
                 "final": self._settings.final,
                 **(written or nothing),
                 "reason": reason,
+                **({"passes": ticket.passes} if ticket.check else {}),
                 "run": self._settings.run,
                 "patch": self._settings.identity,
                 **self._facts,
