@@ -53,6 +53,11 @@ def check(session: Session, folder: str, prompts: str = "") -> Outcome:
     return render.outcome(verified, folder=folder)
 
 
+def for_playbook(session: Session, server: str, folder: str | None, prompts: str | None) -> Outcome:
+    """A playbook's step: with a folder its dumps, without one the server."""
+    return check(session, folder, prompts or "") if folder else check_live(session, server)
+
+
 def check_live(session: Session, server: str | None) -> Outcome:
     """``--live``: the check dumps come here the way that all dumps do."""
     from hsops.core.events import ignore

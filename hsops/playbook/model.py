@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class Step(BaseModel):
@@ -46,11 +46,18 @@ class Fetch(Step):
 
 
 class Verify(Step):
-    """Check the dumps here."""
+    """Check the dumps here, or with ``live`` the capture of the server."""
 
     command = "verify"
-    dir: str
+    dir: str | None = None
     prompts: str | None = None
+    live: bool = False
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> Verify:
+        if self.live == bool(self.dir) or (self.live and self.prompts):
+            raise ValueError("give dir (and prompts), or live: true alone")
+        return self
 
 
 class Stop(Step):

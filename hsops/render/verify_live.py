@@ -38,7 +38,7 @@ def lines(report: Report, *, server: str, host: str) -> Iterator[str]:
 
 def _check(check: Check) -> Iterator[str]:
     yield f"  {check.status:8}{check.kind.title}: {check.reason}"
-    for state in check.figures.get("states", ()):
+    for state in () if check.figures.get("equal") else check.figures.get("states", ()):
         yield f"            {_state(state)}"
     if check.status == FAIL:
         if check.threshold:

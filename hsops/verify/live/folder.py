@@ -18,9 +18,11 @@ LINES_S = 30.0  # from HTTP 200 to the lines of all ranks; the writers need mill
 POLL_S = 0.2
 # $1 the folder, $2 this verify's token. What others still use stays; without any dump left all of it goes. An abort
 # that is under way may still write for a moment.
-_CLEAR = """cd "$1" 2>/dev/null || exit 0
+_CLEAR = """set -e
+cd "$1" 2>/dev/null || exit 0
 for again in 1 2; do find . -type f -name "$2.*" -exec rm -f {} + ; [ "$3" = later ] || break; sleep 1; done
-find . -type f ! -name manifest.jsonl | grep -q . || { cd /; rm -rf "$1"; }"""
+left=$(find . -type f -name '*.safetensors*')
+[ -n "$left" ] || { cd /; rm -rf "$1"; }"""
 
 Lines = dict[str, tuple[Taken | None, ...]]  # by request, one entry a rank
 
