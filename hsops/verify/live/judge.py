@@ -48,7 +48,7 @@ LIMITS = {
     "BF16": Limits(0.1, 0.5, 0.05, over_final=3.0),
 }
 EPSILON = {"F32": 2.0**-23, "F16": 2.0**-10, "BF16": 2.0**-7}  # one unit in the last place of 1
-HEAD_MEDIAN, HEAD_LARGEST, HEAD_TOP = 1.0, 8.0, 0.9  # the first two in units of the largest logit's last place
+HEAD_MEDIAN, HEAD_LARGEST, HEAD_TOP = 0.5, 8.0, 0.9  # the first two in units of the largest logit's last place
 HEAD_FLOOR = 1e-4  # float32: sums of thousands of products in another order
 
 
