@@ -2,7 +2,8 @@
 
 ``install`` puts this file and a ``.pth`` line into a lab; there it takes the place of the payload's strategies in
 servers that have HSOPS_NAIVE set: one kind for each boundary, separated by commas. Everything else stays ours: which
-requests, which rows, which file.
+requests, which rows, which file. HSOPS_NAIVE_FINAL takes the last layer's output for the last state, without the residual;
+HSOPS_NAIVE_RADIX switches the prefix cache on behind the backs of the command line and of the capture's own contract.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 NAME, VARIABLE = "hsops_test_naive", "HSOPS_NAIVE"
+FINAL, RADIX = "HSOPS_NAIVE_FINAL", "HSOPS_NAIVE_RADIX"
 PLAIN_ADD, NO_CLONE = "plain-add", "no-clone"
 
 
@@ -32,16 +34,54 @@ def install(site: Path) -> None:
 
 def start() -> None:
     """In every interpreter of the lab."""
-    if os.environ.get(VARIABLE):
-        from hsops_lab_shims import hooks
+    from hsops_lab_shims import hooks
 
-        hooks.after_import("hsops_hs_dump.taps", replace)
+    wanted = {
+        VARIABLE: ("hsops_hs_dump.taps", replace),
+        FINAL: ("hsops_hs_dump.taps", forget_residual),
+        RADIX: ("sglang.srt.managers.scheduler", cache_prefixes),
+    }
+    for variable, (module, patch) in wanted.items():
+        if os.environ.get(variable):
+            hooks.after_import(module, patch)
+    if os.environ.get(RADIX):
+        hooks.after_import("hsops_hs_dump.contract", object_to_nothing)
 
 
 def replace(taps: ModuleType) -> None:
     """Whatever strategy the payload chooses, the kinds that were asked for come instead."""
     for strategy in taps.TAPS:
         taps.TAPS[strategy] = tap
+
+
+def forget_residual(taps: ModuleType) -> None:
+    """The last state is what goes into the last norm first."""
+
+    @contextmanager
+    def final_states(model: Any, before: int | None, _after: int | None, take: Callable[..., None]) -> Iterator[None]:
+        hook = model.norm.register_forward_pre_hook(lambda _norm, args: take(before, args[0]))
+        try:
+            yield
+        finally:
+            hook.remove()
+
+    taps.__dict__["final_states"] = final_states
+
+
+def cache_prefixes(scheduler: ModuleType) -> None:
+    """In every rank, after the command line was read."""
+    build = scheduler.Scheduler.__init__
+
+    def __init__(self: Any, server_args: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        server_args.disable_radix_cache = False
+        build(self, server_args, *args, **kwargs)
+
+    scheduler.Scheduler.__init__ = __init__
+
+
+def object_to_nothing(contract: ModuleType) -> None:
+    """The capture would refuse, and rightly so."""
+    contract.__dict__["problems"] = lambda *_args, **_kwargs: []
 
 
 @contextmanager

@@ -202,6 +202,11 @@ def test_requests_that_were_not_computed_together_prove_nothing() -> None:
 # the head -------------------------------------------------------------------------------------------------------------
 
 
+def of(one: Scores) -> dict[str, Scores]:
+    """As the state before the norm."""
+    return {"final": one}
+
+
 def scores(off: float = 0.0, agreement: float = 1.0) -> Scores:
     """299 log-probabilities around -5."""
     server = np.random.default_rng(3).normal(-5, 2, ROWS - 1)
@@ -210,19 +215,26 @@ def scores(off: float = 0.0, agreement: float = 1.0) -> Scores:
 
 def test_the_same_log_probabilities_pass() -> None:
     """But for what rounding does: 1e-5 in float32, a tenth in bfloat16 at logits of 20."""
-    assert judge_head(scores(1e-5), "F32").status == PASS
-    assert judge_head(scores(0.06, 0.97), "BF16").status == PASS
+    assert judge_head(of(scores(1e-5)), "F32").status == PASS
+    assert judge_head(of(scores(0.06, 0.97)), "BF16").status == PASS
 
 
 def test_another_state_than_the_final_one_fails() -> None:
     """By the median, by the largest, or by the best tokens."""
     shifted = scores()
 
-    assert judge_head(scores(1e-3), "F32").status == FAIL
-    assert judge_head(scores(0.5), "BF16").status == FAIL
-    assert judge_head(scores(0.0, 0.5), "F32").status == FAIL
-    assert judge_head(Scores(shifted.server[1:], shifted.server[:-1], 1.0, 20.0), "BF16").status == FAIL
-    assert judge_head(Scores((float("nan"),) * 299, shifted.server, 1.0, 20.0), "F32").status == FAIL
+    assert judge_head(of(scores(1e-3)), "F32").status == FAIL
+    assert judge_head(of(scores(0.5)), "BF16").status == FAIL
+    assert judge_head(of(scores(0.0, 0.5)), "F32").status == FAIL
+    assert judge_head(of(Scores(shifted.server[1:], shifted.server[:-1], 1.0, 20.0)), "BF16").status == FAIL
+    assert judge_head(of(Scores((float("nan"),) * 299, shifted.server, 1.0, 20.0)), "F32").status == FAIL
+
+
+def test_both_final_states_are_judged() -> None:
+    """With ``final: both`` either may be the wrong one."""
+    check = judge_head({"final": scores(), "final after the norm": scores(1.0)}, "BF16")
+
+    assert (check.status, check.figures["state"]) == (FAIL, "final after the norm")
 
 
 # dumps that did not come ----------------------------------------------------------------------------------------------

@@ -1,8 +1,9 @@
 """Log-probabilities from a dump's final state: ``python -m hsops_hs_dump.lm_head``, a request on standard input.
 
 Run on the host by ``hsops verify --live``, beside the server and not in it. It rounds where SGLang rounds (norm and
-logits to the model's dtype), so that what is left over is a fault of the state. Request: ``{"dump", "model", "env",
-"float32"}``. Reply: ``{"logprobs", "best", "largest"}``, of tokens 1 to T-1, or ``{"skipped": why}``.
+logits to the model's dtype), so that what is left over is a fault of the state. Request: ``{"dump", "final", "model",
+"env", "float32"}``. Reply, for each final state that the dump has: ``{"final": {"logprobs", "best", "largest"}}``, of
+tokens 1 to T-1; or ``{"skipped": why}``.
 """
 
 from __future__ import annotations
@@ -26,7 +27,12 @@ def main() -> None:
     request = json.load(sys.stdin)
     torch.set_num_threads(max(1, min(8, (os.cpu_count() or 2) // 2)))  # the server beside it goes on
     try:
-        reply = score(request["dump"], folder_of(request["model"], request["env"]), full=bool(request["float32"]))
+        reply = score(
+            request["dump"],
+            request["final"],
+            folder_of(request["model"], request["env"]),
+            full=bool(request["float32"]),
+        )
     except (UnknownHeadError, OSError, ValueError, KeyError) as error:
         said = (
             str(error)
@@ -37,19 +43,23 @@ def main() -> None:
     sys.stdout.write(json.dumps(reply) + "\n")
 
 
-def score(dump: str, folder: str, *, full: bool) -> dict[str, Any]:
+def score(dump: str, final: str, folder: str, *, full: bool) -> dict[str, Any]:
     """The reply for one dump.
 
     Args:
-        dump: the file; its last state is the final one, before the norm.
+        dump: the file.
+        final: which final states it has: ``pre-norm``, ``post-norm`` or ``both``.
         folder: the model's.
         full: the server computes logits in float32 whatever the model's dtype.
     """
     head, norm, matrix = _find(folder)
     held = tensors_of(dump)
-    states, ids = _all(held["hidden_states"])[:, -1], _long(held["token_ids"])
-    normed = _norm(states, _all(norm), head.epsilon)[:-1]
-    return _logprobs(normed, matrix, head, ids[1:], full=full)
+    ids, normed = _long(held["token_ids"]), {}
+    if final in ("pre-norm", "both"):
+        normed["final"] = _norm(_all(held["hidden_states"])[:, -1], _all(norm), head.epsilon)
+    if final in ("post-norm", "both"):
+        normed["final after the norm"] = _all(held["last_hidden_states"])
+    return {slot: _logprobs(x[:-1], matrix, head, ids[1:], full=full) for slot, x in normed.items()}
 
 
 def _find(folder: str) -> tuple[Head, Tensor, Tensor]:

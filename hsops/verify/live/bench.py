@@ -90,7 +90,7 @@ class Bench:
         if isinstance(answer, str):
             return skipped("lm_head", answer)
         dump = self._folder.file(0, self._seen.names[SCORED])
-        scores = head.score(self._folder.agent, dump, launched, answer)
+        scores = head.score(self._folder.agent, dump, scored.sample.final, launched, answer)
         if isinstance(scores, str):
             return skipped("lm_head", scores)
         return judge.judge_head(scores, scored.sample.dtype)

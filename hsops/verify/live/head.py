@@ -60,14 +60,21 @@ class Launched:
     full_precision: bool
 
 
-def score(agent: Agent, dump: str, launched: Launched, answer: Answer) -> Scores | str:
-    """Hold the final state of a dump on the host against the server's answer, there.
+def score(agent: Agent, dump: str, final: str, launched: Launched, answer: Answer) -> dict[str, Scores] | str:
+    """Hold the final states of a dump on the host against the server's answer, there.
+
+    Args:
+        agent: on the host.
+        dump: the file there.
+        final: which states it has: ``pre-norm``, ``post-norm`` or ``both``.
+        launched: how the server was.
+        answer: the server's.
 
     Returns:
-        Both sides, or why they cannot be had.
+        Both sides, by state; or why they cannot be had.
     """
     cache = {name: value for name, value in launched.env.items() if name in HUB_CACHE}
-    wanted = {"dump": dump, "model": launched.model, "env": cache, "float32": launched.full_precision}
+    wanted = {"dump": dump, "final": final, "model": launched.model, "env": cache, "float32": launched.full_precision}
     command = Command((agent.python, "-I", "-m", MODULE))
     done = agent.host.run(command, stdin=json.dumps(wanted).encode(), deadline=PATIENCE)
     said = [line for line in done.stdout.splitlines() if line.startswith(b"{")]
@@ -77,7 +84,15 @@ def score(agent: Agent, dump: str, launched: Launched, answer: Answer) -> Scores
     found = json.loads(said[-1])
     if "skipped" in found:
         return str(found["skipped"])
-    if len(found["logprobs"]) != len(answer.logprobs):
-        return f"{len(found['logprobs'])} log-probabilities from the dump, {len(answer.logprobs)} from the server"
-    agree = sum(a == b for a, b in zip(found["best"], answer.best, strict=True)) / max(1, len(answer.best))
-    return Scores(tuple(found["logprobs"]), answer.logprobs, agree, float(found["largest"]))
+    try:
+        return {slot: _scores(one, answer) for slot, one in found.items()}
+    except (KeyError, TypeError, ValueError) as error:
+        return f"{MODULE} answered otherwise than known: {type(error).__name__}: {error}"
+
+
+def _scores(ours: Mapping[str, Any], answer: Answer) -> Scores:
+    pairs = list(zip(ours["best"], answer.best, strict=True))
+    agreement = sum(a == b for a, b in pairs) / max(1, len(pairs))
+    if len(ours["logprobs"]) != len(answer.logprobs):
+        raise ValueError(f"{len(ours['logprobs'])} log-probabilities for {len(answer.logprobs)} of the server")
+    return Scores(tuple(ours["logprobs"]), answer.logprobs, agreement, float(ours["largest"]))

@@ -15,7 +15,7 @@ import numpy as np
 
 from hsops.verify.live.checks import FAIL, PASS, Check, skipped
 from hsops.verify.live.evidence import Scores, Taken
-from hsops.verify.live.measure import Difference, States, alike, differences
+from hsops.verify.live.measure import FINAL, NORMED, Difference, States, alike, differences
 from hsops.verify.live.plan import LARGE
 
 
@@ -97,7 +97,7 @@ def judge_pair(name: str, a: States, b: States, slots: Sequence[str], dtype: str
     if a.shape != b.shape:
         return Check(name, FAIL, f"shapes {list(a.shape)} and {list(b.shape)}", {}, str(limits))
     found = differences(a, b, slots, limit=limits.row)
-    final = found[-1].median if slots[-1] == "final" else None
+    final = next((d.median for d in found if d.slot in (FINAL, NORMED)), None)
     wrong = [why for one in found if (why := _beyond(one, limits, len(a), final))]
     figures = {"rows": len(a), "equal": all(d.largest == 0 for d in found), "states": [asdict(d) for d in found]}
     worst = max(found, key=lambda d: d.median)
@@ -123,21 +123,36 @@ def judge_company(check: Check, alone: Taken, other: Taken) -> Check:
     return _with(check, f"in {len(other.passes)} passes, alone in {len(alone.passes)}: {check.reason}")
 
 
-def judge_head(scores: Scores, dtype: str) -> Check:
-    """Log-probabilities from the final state are the server's own.
+def judge_head(scores: Mapping[str, Scores], dtype: str) -> Check:
+    """Log-probabilities from every final state that was captured, before the norm or after it, are the server's own.
 
     Both sides round logits to the model's dtype, so they may differ by the last place of the largest logit; a state
     that is not the final one is off by what logits vary, and finds another best token.
     """
+    checks = [_judge_scores(slot, one, dtype) for slot, one in scores.items()]
+    failed = next((check for check in checks if check.status == FAIL), None)
+    return failed or checks[0]
+
+
+def _judge_scores(slot: str, scores: Scores, dtype: str) -> Check:
     ours, theirs = np.asarray(scores.ours, np.float64), np.asarray(scores.server, np.float64)
     apart = np.abs(ours - theirs)
     apart[~np.isfinite(apart)] = np.inf
     place = max(scores.largest, 1.0) * EPSILON[dtype]
     median_limit, limit = (max(HEAD_FLOOR, factor * place) for factor in (HEAD_MEDIAN, HEAD_LARGEST))
     median, largest, top = float(np.median(apart)), float(apart.max()), scores.agreement
-    figures = {"tokens": len(ours), "median": median, "largest": largest, "at": int(apart.argmax()), "top1": top}
+    figures = {
+        "state": slot,
+        "tokens": len(ours),
+        "median": median,
+        "largest": largest,
+        "at": int(apart.argmax()),
+        "top1": top,
+    }
     threshold = f"median <= {median_limit:.2g}, largest <= {limit:.2g}, top-1 agreement >= {HEAD_TOP:.0%}"
-    seen = f"{len(ours):,} log-probabilities: median off by {median:.2g}, at most {largest:.2g}; top-1 {top:.1%}"
+    seen = (
+        f"{slot}: {len(ours):,} log-probabilities: median off by {median:.2g}, at most {largest:.2g}; top-1 {top:.1%}"
+    )
     good = median <= median_limit and largest <= limit and top >= HEAD_TOP
     return Check("lm_head", PASS if good else FAIL, seen, figures, threshold)
 

@@ -11,9 +11,10 @@ import numpy.typing as npt
 
 from hsops.core.dumps import Sample
 from hsops.core.errors import BadDataError
-from hsops.verify.container import read_header
+from hsops.verify.container import Tensor, read_header
 
 States = npt.NDArray[np.float32]  # [T, slots, H]
+FINAL, NORMED = "final", "final after the norm"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,7 @@ class Difference:
     """One state of two captures, row by row: |a - b| / |a|, and the cosine of the angle between them.
 
     Args:
-        slot: ``boundary 31`` or ``final``.
+        slot: ``boundary 31``, ``final`` or ``final after the norm``.
         median, largest: of the rows' relative errors; infinite when a number is not finite.
         row: of the largest.
         above: rows beyond the limit that was given to ``differences``.
@@ -38,28 +39,24 @@ class Difference:
 
 def slots_of(sample: Sample) -> tuple[str, ...]:
     """The names of a dump's states, in order."""
-    return (*(f"boundary {k}" for k in sample.boundaries), *(("final",) if sample.final != "none" else ()))
+    before = (FINAL,) if sample.final in ("pre-norm", "both") else ()
+    after = (NORMED,) if sample.last_shape else ()
+    return (*(f"boundary {k}" for k in sample.boundaries), *before, *after)
 
 
 def read_states(path: Path, sample: Sample) -> States:
-    """``hidden_states`` of a dump as float32.
+    """``hidden_states`` of a dump as float32, and ``last_hidden_states``, where there are, as one more slot.
 
     Raises:
         BadDataError: it is not the dump that the manifest describes.
         OSError: it cannot be read.
     """
-    tensor = read_header(path).get("hidden_states")
-    if tensor is None or (tensor.dtype, tensor.shape) != (sample.dtype, sample.shape):
-        raise BadDataError(f"{path.name} does not hold {sample.dtype} {list(sample.shape)}")
-    kind = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}.get(tensor.dtype)
-    if kind is None:
-        raise BadDataError(f"{path.name} holds {tensor.dtype}, which is not known here")
-    with path.open("rb") as file:
-        file.seek(tensor.start)
-        raw = np.fromfile(file, np.dtype(kind), tensor.count).reshape(tensor.shape)
-    if tensor.dtype == "BF16":  # the upper half of a float32
-        return (raw.astype(np.uint32) << 16).view(np.float32)
-    return raw.astype(np.float32)
+    tensors = read_header(path)
+    states = _read(path, tensors.get("hidden_states"), sample.dtype, sample.shape)
+    if not sample.last_shape:
+        return states
+    last = _read(path, tensors.get("last_hidden_states"), sample.dtype, sample.last_shape)
+    return np.concatenate([states, last[:, None]], axis=1)
 
 
 def differences(a: States, b: States, slots: Sequence[str], *, limit: float) -> tuple[Difference, ...]:
@@ -81,6 +78,20 @@ def alike(states: States, slots: Sequence[str]) -> list[tuple[str, str, int]]:
         if rows:
             found.append((slots[i], slots[i + 1], rows))
     return found
+
+
+def _read(path: Path, tensor: Tensor | None, dtype: str, shape: tuple[int, ...]) -> States:
+    if tensor is None or (tensor.dtype, tensor.shape) != (dtype, shape):
+        raise BadDataError(f"{path.name} does not hold {dtype} {list(shape)}")
+    kind = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}.get(dtype)
+    if kind is None:
+        raise BadDataError(f"{path.name} holds {dtype}, which is not known here")
+    with path.open("rb") as file:
+        file.seek(tensor.start)
+        raw = np.fromfile(file, np.dtype(kind), tensor.count).reshape(shape)
+    if dtype == "BF16":  # the upper half of a float32
+        return (raw.astype(np.uint32) << 16).view(np.float32)
+    return raw.astype(np.float32)
 
 
 def _difference(a: States, b: States, slot: str, limit: float) -> Difference:

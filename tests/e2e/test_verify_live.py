@@ -1,0 +1,105 @@
+"""``hsops verify --live`` on real servers: a right capture passes every check, each fault fails the one made for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.practice import MINUTES, Practice, practice
+from tests.fidelity import naive
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(10 * MINUTES)]
+
+ROOM = {"max-total-tokens": 8192, "max-running-requests": 16, "chunked-prefill-size": 3072}
+IMITATED = "in-place-norms,deferred-allreduce"  # what only a GPU does; a right capture does not notice
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Practice]:
+    """SGLang 0.5.9 at TP 2, with room for batches of more than 2,048 tokens, under a GPU's two habits."""
+    with practice(tmp_path_factory.mktemp("live"), sglang="0.5.9", tp=2) as made:
+        made.change("servers", "tiny", args=ROOM, env={"HSOPS_LAB_IMITATE": IMITATED})
+        made.do("deploy", "--yes")
+        made.do("launch", "--wait-healthy", timeout=8 * MINUTES)
+        yield made
+
+
+def verify_live(lab: Practice) -> tuple[int, dict[str, Any]]:
+    """Exit code, and the envelope's data."""
+    done = lab.run("--json", "verify", "--live", timeout=5 * MINUTES)
+    return done.returncode, json.loads(done.stdout.splitlines()[-1])["data"]
+
+
+def by_name(data: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The checks."""
+    return {check["name"]: check for check in data["checks"]}
+
+
+def test_a_right_capture_passes_every_check(lab: Practice, capsys: pytest.CaptureFixture[str]) -> None:
+    """In float32, in passes on both sides of what is fused; and the host is as it was."""
+    code, data = verify_live(lab)
+
+    found = by_name(data)
+    assert (code, {name: check["status"] for name, check in found.items()}) == (0, dict.fromkeys(found, "pass"))
+    assert (data["pass"], data["tokens"], data["dtype"]) == (7, 300, "F32")
+    assert found["batch"]["figures"]["pass_rows"]["batch"][0] > 2048
+    assert len(found["cut"]["figures"]["pass_rows"]["cut"]) == 2
+    assert not (lab.dumps / "check").exists()
+    with capsys.disabled():
+        print("".join(f"\n  {check['status']} {check['title']}: {check['reason']}" for check in found.values()), end="")
+
+
+def test_ctrl_c_leaves_nothing(lab: Practice) -> None:
+    """Interrupted in the middle of the requests: 130, and no check dump stays on the host."""
+    command = [sys.executable, "-m", "hsops", "-i", str(lab.inventory), "verify", "--live"]
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+    assert child.stderr is not None
+    for line in child.stderr:
+        if "0 / 7 steps" in line:
+            child.send_signal(signal.SIGINT)
+            break
+    out, error = child.communicate(timeout=MINUTES)
+
+    assert child.returncode == 130, (out, error)
+    assert not (lab.dumps / "check").exists()
+    assert verify_live(lab)[0] == 0
+
+
+def test_wrong_captures_fail_the_checks_made_for_them(lab: Practice, capsys: pytest.CaptureFixture[str]) -> None:
+    """The sum before the all-reduce, references instead of copies, and a last state without its residual."""
+    naive.install(lab.site)
+    kinds = f"{naive.PLAIN_ADD},{naive.NO_CLONE},{naive.NO_CLONE}"
+    lab.change("servers", "tiny", env={naive.VARIABLE: kinds, naive.FINAL: "1"})
+    lab.do("launch", "--replace", "--wait-healthy", timeout=8 * MINUTES)
+
+    code, data = verify_live(lab)
+
+    found = by_name(data)
+    assert code == 1
+    assert {name for name, check in found.items() if check["status"] == "fail"} == {
+        "ranks",
+        "distinct",
+        "batch",
+        "cut",
+        "lm_head",
+    }
+    assert found["repeat"]["status"] == "pass"  # wrong in the same way twice
+    assert "boundary 1" in found["batch"]["reason"] and "boundary 3" not in found["batch"]["reason"]
+    assert "boundary 3 equals boundary 5" in found["distinct"]["reason"]
+    assert {state["slot"]: state["median"] > 0 for state in found["ranks"]["figures"]["states"]} == {
+        "boundary 1": True,
+        "boundary 3": False,
+        "boundary 5": False,
+        "final": False,
+    }
+    with capsys.disabled():
+        print("".join(f"\n  {check['status']} {check['title']}: {check['reason']}" for check in found.values()), end="")
