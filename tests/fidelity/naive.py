@@ -2,8 +2,8 @@
 
 ``install`` puts this file and a ``.pth`` line into a lab; there it takes the place of the payload's strategies in
 servers that have HSOPS_NAIVE set: one kind for each boundary, separated by commas. Everything else stays ours: which
-requests, which rows, which file. HSOPS_NAIVE_FINAL takes the last layer's output for the last state, without the residual;
-HSOPS_NAIVE_RADIX switches the prefix cache on behind the backs of the command line and of the capture's own contract.
+requests, which rows, which file. HSOPS_NAIVE_FINAL takes the last layer's output for the last state, without
+the residual; HSOPS_NAIVE_RADIX switches the prefix cache on behind the backs of command line and contract.
 """
 
 from __future__ import annotations
@@ -34,18 +34,12 @@ def install(site: Path) -> None:
 
 def start() -> None:
     """In every interpreter of the lab."""
-    from hsops_lab_shims import hooks
+    asked = [patch for variable, patches in WRONG.items() if os.environ.get(variable) for patch in patches]
+    if asked:
+        from hsops_lab_shims import hooks
 
-    wanted = {
-        VARIABLE: ("hsops_hs_dump.taps", replace),
-        FINAL: ("hsops_hs_dump.taps", forget_residual),
-        RADIX: ("sglang.srt.managers.scheduler", cache_prefixes),
-    }
-    for variable, (module, patch) in wanted.items():
-        if os.environ.get(variable):
+        for module, patch in asked:
             hooks.after_import(module, patch)
-    if os.environ.get(RADIX):
-        hooks.after_import("hsops_hs_dump.contract", object_to_nothing)
 
 
 def replace(taps: ModuleType) -> None:
@@ -72,7 +66,7 @@ def cache_prefixes(scheduler: ModuleType) -> None:
     """In every rank, after the command line was read."""
     build = scheduler.Scheduler.__init__
 
-    def __init__(self: Any, server_args: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+    def __init__(self: Any, server_args: Any, *args: Any, **kwargs: Any) -> None:
         server_args.disable_radix_cache = False
         build(self, server_args, *args, **kwargs)
 
@@ -128,3 +122,8 @@ def no_clone(layer: Any, slot: int, _take: Callable[[int, Any], None], kept: dic
 
 
 KINDS = {PLAIN_ADD: plain_add, NO_CLONE: no_clone}
+WRONG = {
+    VARIABLE: (("hsops_hs_dump.taps", replace),),
+    FINAL: (("hsops_hs_dump.taps", forget_residual),),
+    RADIX: (("sglang.srt.managers.scheduler", cache_prefixes), ("hsops_hs_dump.contract", object_to_nothing)),
+}

@@ -13,9 +13,10 @@ from tests.fidelity import naive
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(20 * MINUTES)]
 
 
-def test_the_newest_release_passes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sglang", ["0.5.23"])
+def test_the_newest_release_passes(sglang: str, tmp_path: Path) -> None:
     """SGLang's own capture, under what only a GPU does; with both final states."""
-    with practice(tmp_path, sglang="0.5.23", tp=2) as lab:
+    with practice(tmp_path, sglang=sglang, tp=2) as lab:
         lab.change("patches", "hs-dump", final="both")
         lab.change("servers", "tiny", args=ROOM, env={"HSOPS_LAB_IMITATE": IMITATED})
         lab.do("deploy", "--yes")
@@ -29,9 +30,10 @@ def test_the_newest_release_passes(tmp_path: Path) -> None:
     assert found["batch"]["figures"]["pass_rows"]["batch"][0] > 2048
 
 
-def test_a_prefix_cache_fails_the_second_time(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sglang", ["0.5.9"])
+def test_a_prefix_cache_fails_the_second_time(sglang: str, tmp_path: Path) -> None:
     """The same prompt again has no rows of its own; the first time it had."""
-    with practice(tmp_path, sglang="0.5.9", tp=2) as lab:
+    with practice(tmp_path, sglang=sglang, tp=2) as lab:
         naive.install(lab.site)
         lab.change("servers", "tiny", args=ROOM, env={naive.RADIX: "1"})
         lab.do("deploy", "--yes")
