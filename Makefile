@@ -44,8 +44,9 @@ bench: setup ## ratios against scp, rsync and others, in one run
 gpu-bundle: setup ## .gpu/site.tar.xz: SGLang with CUDA kernels, for a GPU machine without a package index
 	$(BIN)/python tests/gpu/bundle.py
 
-gpu: ## on a GPU machine with the bundle: what capture costs, and (two GPUs) that ranks agree
-	tests/gpu/run.sh throughput
+gpu: ## on a GPU machine with the bundle: what capture costs, from which rate on, and (two GPUs) that ranks agree
+	tests/gpu/run.sh cost
+	tests/gpu/run.sh knee
 	tests/gpu/run.sh ranks
 
 docs: setup ## renew docs/reference/commands.md from --help

@@ -26,6 +26,7 @@ HOME = Path(os.environ.get("HSOPS_GPU_HOME", "/tmp/hsops-gpu"))
 PYTHON = HOME / "venv/bin/python"
 INVENTORY = HOME / "inventory.yaml"
 DUMPS = Path("/dev/shm/hsops-gpu")
+SGLANG = "0.5.12.post1"  # in the archive
 BASE_ARGS: dict[str, Any] = {
     "load-format": "dummy",
     "skip-tokenizer-init": True,

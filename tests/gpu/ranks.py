@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.gpu import drive, machine
+from tests.gpu.bench import BOUNDARIES, NAIVE, naive_hooks
 from tests.gpu.models import deepseek
-from tests.gpu.throughput import BOUNDARIES, NAIVE, naive_hooks
 
 HOST = ("NCCL_", "TORCH_SYMM_MEM_", "NVSHMEM_")  # what the machine asks of every NCCL program on it
 
