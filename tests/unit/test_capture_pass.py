@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from safetensors import safe_open
 
 from hsops.payload.hsops_hs_dump.capture import Capture
 from hsops.payload.hsops_hs_dump.hello import Hello
@@ -94,6 +95,10 @@ def test_a_pass_of_ours_is_captured_and_leaves_the_model_as_it_was(tmp_path: Pat
     assert written(capture, tmp_path) == {"a": ("ok", "")}
     assert json.loads(next((tmp_path / "hello").glob("*.json")).read_text())["ok"] is True
     assert hello.rank == 0
+    with safe_open(tmp_path / "a.safetensors", "numpy") as dump:
+        told = dump.metadata()
+    assert (told["tp_size"], told["sglang"], told["strategy"]) == ("2", "0.5.9", "prepare-attn")
+    assert told["output_layers"] == "0,2" and "before layer k" in told["convention"]
 
 
 @pytest.mark.parametrize("mode,lines", [("DECODE", {}), ("MIXED", {"a": "failed"}), ("TARGET_VERIFY", {"a": "failed"})])

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from . import contract, taps
+from .about import about
 from .hello import Hello, say
 from .jobs import Staged
 from .process import Process
@@ -73,6 +74,7 @@ class Capture:
         self._new_stage, self._ask, self._prepare = new_stage, ask, prepare
         self._writers: Writers | None = None
         self._attached: Any = None
+        self._header: dict[str, str] = {}
         self._active = False
         self._open: OrderedDict[tuple[bool, str], Ticket] = OrderedDict()
 
@@ -85,6 +87,7 @@ class Capture:
         try:
             process = self._ask()
             self._hello.rank, self._hello.facts["tp_size"] = process.rank, process.tp_size
+            self._header = about(model, process, self._settings.boundaries)
             self._hello.facts |= contract.facts(process.arguments, self._hello.strategy)
             self._hello.reasons += contract.problems(process.arguments, self._hello.strategy) + self._objections(model)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is a reason not to capture
@@ -134,7 +137,7 @@ class Capture:
     def _open_writers(self, model: Any) -> None:
         if self._writers is not None:
             return
-        facts = {"sglang": self._hello.sglang, "strategy": self._hello.strategy}
+        facts = {"sglang": self._hello.sglang, "strategy": self._hello.strategy, "header": self._header}
         rank = self._hello.rank or 0
         writers = Writers(self._settings, facts, rank, lambda slots: self._prepare(model, slots))
         try:

@@ -43,6 +43,13 @@ class Dispatcher:
         """Samples that have some rows and not all."""
         return len(self._entries)
 
+    def close(self) -> None:
+        """Hand over what was put, then end; what is not whole by then fails."""
+        self.loop.put(None)
+        self.loop.join()
+        for ticket in list(self._entries):
+            self._end(ticket, "the server ended before its last rows came")
+
     def _handle(self, job: Pass | Failure | Ticket) -> None:
         if isinstance(job, Pass):
             self._pass(job)

@@ -36,7 +36,8 @@ class Writer:
     Args:
         folder: where.
         settings: what was deployed, and how many threads write.
-        facts: what every manifest line repeats: ``sglang``, ``strategy``.
+        facts: what every manifest line repeats: ``sglang``, ``strategy``; and ``header``: texts by name that every
+            dump's header repeats (``about``).
         wait_s: how long a pass may wait for its place in the queue.
         idle_s: after how many seconds without new rows an unfinished sample is given up.
         tells: keep a file of counters beside the hello files.
@@ -55,7 +56,9 @@ class Writer:
         idle_s: int = IDLE_S,
         tells: bool = True,
     ) -> None:
-        self._folder, self._settings, self._facts = folder, settings, facts
+        self._folder, self._settings = folder, settings
+        self._facts = {name: value for name, value in facts.items() if name != "header"}
+        self._header: dict[str, str] = facts.get("header", {})
         self._ledger = Ledger(folder)
         if swept := files.sweep(folder):
             say(f"removed {swept} unfinished dumps of an earlier run")
@@ -91,9 +94,10 @@ class Writer:
 
     def close(self) -> None:
         """Write what was handed over, then end the threads."""
-        for loop in (self._dispatcher.loop, *(scribe.loop for scribe in self._scribes)):
-            loop.put(None)
-            loop.join()
+        self._dispatcher.close()
+        for scribe in self._scribes:
+            scribe.loop.put(None)
+            scribe.loop.join()
         self._ledger.flush()
         self._ledger.close()
         self._tell(now=True)
@@ -157,6 +161,8 @@ class Writer:
             "id": ticket.id,
             "boundaries": ",".join(str(k) for k in self._settings.boundaries),
             "final": self._settings.final,
+            "run": self._settings.run,
             "patch": self._settings.identity,
-            "sglang": str(self._facts.get("sglang", "")),
+            **{name: str(value) for name, value in self._facts.items()},
+            **self._header,
         }
