@@ -220,6 +220,17 @@ def test_hash_changes_with_what_matters(fields: dict[str, Any]) -> None:
     assert planned(**fields).spec_hash != planned().spec_hash
 
 
+def test_added_flags_are_part_of_what_is_compared() -> None:
+    """A run without them is another run, though the inventory says the same."""
+    with_graphs_off = frozenset(("disable-radix-cache", "disable-prefill-cuda-graph"))
+    plans = [
+        planned(captures=True, deployed=Deployed("0.5.23", {"hs-dump": "x"}, flags))
+        for flags in (with_graphs_off, frozenset(("disable-radix-cache",)))
+    ]
+
+    assert plans[0].spec_hash != plans[1].spec_hash
+
+
 def test_an_api_key_is_masked_but_used() -> None:
     """A key among the arguments is shown to nobody and given to the probes."""
     found = planned(args={"api-key": "sk-very-secret"})
