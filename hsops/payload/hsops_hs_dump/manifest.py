@@ -40,6 +40,11 @@ class Ledger:
             self._waiting.append(line)
             self._flush(fresh=len(self._waiting) == 1)
 
+    @property
+    def waiting(self) -> int:
+        """Lines that could not be written yet."""
+        return len(self._waiting)
+
     def flush(self) -> None:
         """Try the lines that could not be written again."""
         with self._lock:

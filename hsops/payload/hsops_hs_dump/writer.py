@@ -127,6 +127,7 @@ class Writer:
             "unfinished": self._dispatcher.unfinished,
             "bytes": sum(s.bytes for s in scribes),
             "busy_s": [round(s.busy_s, 3) for s in scribes],
+            "waiting_lines": self._ledger.waiting,
             "waiting_bytes": sum(s.load for s in scribes),
         }
         self._stats_file.write(self._stats, more, now=now)
