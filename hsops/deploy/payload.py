@@ -1,4 +1,4 @@
-"""What hs-dump puts on a host: the payload package, its configuration, and one stanza in the model's module."""
+"""What hs-dump puts on a host: the payload package, its configuration, and one stanza in the model registry."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from hsops.core.inventory import HsDumpPatch
-from hsops.payload.hsops_hs_dump.strategy import MODEL_FILE
+from hsops.payload.hsops_hs_dump.strategy import REGISTRY_FILE
 
 PACKAGE = "hsops_hs_dump"
 SOURCES = Path(__file__).parent.parent / "payload" / PACKAGE
@@ -21,7 +21,7 @@ BODY = """\
 # Put here by hsops; inert unless SGLANG_HS_DUMP_DIR is set. Undo: hsops deploy --revert
 import os as _hsops_os
 if _hsops_os.environ.get("SGLANG_HS_DUMP_DIR"):
-    try:  # an exception here would be swallowed, and another model class served instead
+    try:  # an exception here would end the server
         __import__("hsops_hs_dump").install(globals())
     except Exception as _hsops_error:
         print(f"hsops_hs_dump: NOT capturing: {_hsops_error!r}", file=__import__("sys").stderr, flush=True)
@@ -61,14 +61,14 @@ def sources() -> dict[str, bytes]:
 
 
 def with_stanza(module: bytes) -> bytes:
-    """The model's module with the stanza at its end."""
+    """The registry's module with the stanza at its end."""
     cut = bool(module) and not module.endswith(b"\n")
     begin = BEGIN_CUT if cut else BEGIN
     return module + f"{chr(10) if cut else ''}{begin}\n{BODY}{END}\n".encode()
 
 
 def without_stanza(module: bytes) -> bytes:
-    """The model's module as it was before ``with_stanza``, whatever the stanza of that time said; else unchanged."""
+    """The module as it was before ``with_stanza``, whatever the stanza of that time said; else unchanged."""
     for begin, newline in ((BEGIN, b""), (BEGIN_CUT, b"\n")):
         start = module.rfind(newline + begin.encode() + b"\n")
         end = module.find(f"\n{END}\n".encode(), start)
@@ -84,6 +84,6 @@ def has_stanza(module: bytes) -> bool:
 
 def _identity(options: dict[str, object]) -> str:
     digest = hashlib.sha256(json.dumps(options, sort_keys=True).encode())
-    for name, data in (*sources().items(), (MODEL_FILE, with_stanza(b""))):
+    for name, data in (*sources().items(), (REGISTRY_FILE, with_stanza(b""))):
         digest.update(f"\0{name}\0{len(data)}\0".encode() + data)
     return digest.hexdigest()[:12]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -10,9 +11,11 @@ from hsops.core.errors import ForeignError, RemoteError, UnsupportedError
 from hsops.core.versions import numbers, within
 from hsops.deploy.facts import Facts
 from hsops.deploy.payload import PACKAGE, Payload, has_stanza, with_stanza, without_stanza
-from hsops.payload.hsops_hs_dump.strategy import COMMUNICATOR_FILE, MODEL_FILE, STRATEGIES, Choice, choose
+from hsops.payload.hsops_hs_dump.strategy import FIRST, LAST, REGISTRY_FILE
 
-READ = (MODEL_FILE, COMMUNICATOR_FILE, f"{PACKAGE}/*.py", f"{PACKAGE}/*.json")
+# where the stanza stood up to hsops 0.1: a host may still have it there
+OLD_MODULE = "sglang/srt/models/deepseek_v2.py"
+READ = (REGISTRY_FILE, OLD_MODULE, f"{PACKAGE}/*.py", f"{PACKAGE}/*.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +135,7 @@ def plan_revert(facts: Facts, name: str, *, force: bool = False) -> Plan:
     for path, told in recorded.files.items():
         current = facts.files.get(path)
         if told in ("applied", "edited") and current:
-            after = None if path != MODEL_FILE else without_stanza(current.content)
-            actions.append(Action("remove" if after is None else "restore", path, current.content, after))
+            actions.append(_taken_away(path, current.content))
     return Plan(name, recorded.identity, recorded.options, state, reason, facts.version, tuple(actions))
 
 
@@ -160,7 +162,7 @@ def state_of(facts: Facts, identity: str) -> tuple[str, str]:
         edited = [path for path, told in recorded.files.items() if told == "edited"]
         return "foreign", f"somebody edited {', '.join(edited)} after hsops"
     present = [path for path, found in facts.files.items() if found and path.startswith(f"{PACKAGE}/")]
-    if present or has_stanza(facts.content(MODEL_FILE)):
+    if present or any(has_stanza(facts.content(path)) for path in (REGISTRY_FILE, OLD_MODULE)):
         return (
             "foreign",
             "it was put there from another state_dir or by hand: this host's state_dir has no record of it",
@@ -168,33 +170,47 @@ def state_of(facts: Facts, identity: str) -> tuple[str, str]:
     return "absent", ""
 
 
-def choice(facts: Facts) -> Choice:
-    """The capture strategy that fits the installed code."""
-    texts = [facts.content(path).decode(errors="replace") for path in (MODEL_FILE, COMMUNICATOR_FILE)]
-    return choose(without_stanza(texts[0].encode()).decode(), texts[1])
-
-
 _UNWRITABLE = "deploy as the user that owns it, or install SGLang into a virtual environment of your own"
 _ADOPT = "hsops deploy --force takes it over; hsops deploy --revert then removes it"
 
 
 def _check_version(facts: Facts) -> list[str]:
-    chosen, known = choice(facts), numbers(facts.version)
-    first, last = STRATEGIES[0].since, STRATEGIES[-1].until
-    if not chosen.strategy or (known and not within(facts.version, since=first)):
-        missing = f" (not found: {chosen.missing})" if not chosen.strategy else ""
+    missing, known = _registry_lacks(facts), numbers(facts.version)
+    if missing or (known and not within(facts.version, since=FIRST)):
+        told = f" (not found: {missing} in {REGISTRY_FILE})" if missing else ""
         raise UnsupportedError(
-            f"SGLang {facts.version or 'of unknown version'} cannot be patched{missing}",
-            why=f"capture is known to be right on {first} to {last}; nothing was changed",
-            fix=f"install one of those, e.g. pip install sglang=={last}",
+            f"SGLang {facts.version or 'of unknown version'} cannot be patched{told}",
+            why=f"capture is known to be right on {FIRST} to {LAST}; nothing was changed",
+            fix=f"install one of those, e.g. pip install sglang=={LAST}",
         )
-    if not within(facts.version, until=last):
-        return [f"SGLang {facts.version or '(no version)'} was not tried; its code looks like {chosen.strategy}"]
+    if not within(facts.version, until=LAST):
+        return [f"SGLang {facts.version or '(no version)'} was not tried; each rank says at its start what it finds"]
     return []
 
 
+def _registry_lacks(facts: Facts) -> str:
+    """What the stanza needs of the registry and does not find; empty when all is there."""
+    try:
+        tree = ast.parse(without_stanza(facts.content(REGISTRY_FILE)))
+    except (SyntaxError, ValueError):
+        return "source that parses"
+    assigned = {t.id for n in tree.body if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name)}
+    methods = {
+        f.name for n in tree.body if isinstance(n, ast.ClassDef) for f in n.body if isinstance(f, ast.FunctionDef)
+    }
+    wanted = {"ModelRegistry": "ModelRegistry" in assigned, "resolve_model_cls": "resolve_model_cls" in methods}
+    return ", ".join(name for name, there in wanted.items() if not there)
+
+
+def _taken_away(path: str, content: bytes) -> Action:
+    """A file of the patch goes, a module of SGLang gets its own bytes back."""
+    if path.startswith(f"{PACKAGE}/"):
+        return Action("remove", path, content, None)
+    return Action("restore", path, content, without_stanza(content))
+
+
 def _check_others(facts: Facts, wanted: Payload) -> None:
-    others = {facts.owners[path] for path in (MODEL_FILE, *wanted.files) if path in facts.owners} - {wanted.name}
+    others = {facts.owners[path] for path in (REGISTRY_FILE, *wanted.files) if path in facts.owners} - {wanted.name}
     for other in sorted(others):
         raise ForeignError(
             f"the patch {other!r} is applied there",
@@ -204,10 +220,14 @@ def _check_others(facts: Facts, wanted: Payload) -> None:
 
 
 def _edits(facts: Facts, wanted: Payload) -> Iterator[Edit]:
-    found = facts.files.get(MODEL_FILE)
+    found = facts.files.get(REGISTRY_FILE)
     if found:
         original = without_stanza(found.content)
-        yield Edit(MODEL_FILE, with_stanza(original), found.sha256, original)
+        yield Edit(REGISTRY_FILE, with_stanza(original), found.sha256, original)
+    old = facts.files.get(OLD_MODULE)
+    if old and has_stanza(old.content) and facts.recorded.files.get(OLD_MODULE) != "applied":
+        original = without_stanza(old.content)  # the host cannot bring it back: it has no record, or somebody edited it
+        yield Edit(OLD_MODULE, original, old.sha256, original)
     for path, content in wanted.files.items():
         held = facts.files.get(path)
         yield Edit(path, content, held.sha256 if held else None, None)
@@ -223,14 +243,14 @@ def _actions(facts: Facts, edits: tuple[Edit, ...]) -> Iterator[Action]:
         if before == edit.content:
             continue
         kind = "new" if before is None else "remove" if edit.content is None else "update"
-        if edit.path == MODEL_FILE and edit.original == before:
+        if edit.path == REGISTRY_FILE and edit.original == before:
             kind = "append"
         yield Action(kind, edit.path, before, edit.content)
     named = {edit.path for edit in edits}
     for path, told in facts.recorded.files.items():  # files of an older version, which the agent takes away
         held = facts.files.get(path)
         if path not in named and told == "applied" and held:
-            yield Action("remove", path, held.content, None)
+            yield _taken_away(path, held.content)
 
 
 def _why_partial(facts: Facts) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,9 +11,14 @@ from typing import Any
 
 import pytest
 
+from hsops.deploy.do import CHANGE
+from hsops.deploy.payload import with_stanza
+from hsops.remote.agent import Agent
+from hsops.remote.local import LocalHost
 from tests.e2e.practice import MINUTES, Practice, practice
 
-MODEL = "sglang/srt/models/deepseek_v2.py"
+REGISTRY = "sglang/srt/models/registry.py"
+OLD_MODULE = "sglang/srt/models/deepseek_v2.py"
 PACKAGE = "hsops_hs_dump"
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(5 * MINUTES)]
@@ -27,7 +34,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Practice]:
 @pytest.fixture
 def clean(lab: Practice) -> Iterator[Practice]:
     """The lab, and whatever happened, the original module afterwards."""
-    module = lab.site / MODEL
+    module = lab.site / REGISTRY
     before, times = module.read_bytes(), module.stat()
     yield lab
     lab.run("deploy", "--revert", "--force", "--yes")
@@ -71,7 +78,7 @@ def test_check_deploy_again_and_revert(clean: Practice) -> None:
     revert = clean.do("deploy", "--revert", "--yes")
 
     assert check["changes"] == first["changes"] == revert["changes"] > 10
-    assert f"+++ b/{MODEL}" in check["patches"][0]["diff"]
+    assert f"+++ b/{REGISTRY}" in check["patches"][0]["diff"]
     assert unchanged == before
     assert second["changes"] == 0 and again == deployed
     assert status["patches"][0]["state"] == "applied"
@@ -98,7 +105,7 @@ def test_other_options_are_stale_and_replace(clean: Practice) -> None:
 def test_an_edit_by_hand_is_kept(clean: Practice) -> None:
     """Neither deploy nor revert goes over it without --force; with force the edit stays and the stanza goes."""
     clean.do("deploy", "--yes")
-    module = clean.site / MODEL
+    module = clean.site / REGISTRY
     deployed = module.read_bytes()
     clean.change("patches", "hs-dump", boundaries=[1, 3])
     module.write_bytes(b"# mine\n" + deployed)
@@ -115,16 +122,54 @@ def test_an_edit_by_hand_is_kept(clean: Practice) -> None:
     assert module.read_bytes().startswith(b"# mine\n") and b"hsops" not in module.read_bytes()
 
 
+def test_the_stanza_of_an_older_hsops_moves_to_the_registry(clean: Practice) -> None:
+    """The host has the model's module as it was; it comes back, and a revert leaves the very tree."""
+    before = tree(clean)
+    deploy_as_before(clean)
+    old = (clean.site / OLD_MODULE).read_bytes()
+
+    status = clean.do("deploy", "--status")["patches"][0]
+    done = clean.do("deploy", "--yes")["patches"][0]
+    moved = tree(clean)
+    clean.do("deploy", "--revert", "--yes")
+
+    assert b"hsops" in old and status["state"] == done["state"] == "stale"
+    kinds = {action["path"]: action["kind"] for action in done["actions"]}
+    assert (kinds[OLD_MODULE], kinds[REGISTRY]) == ("restore", "append")
+    assert moved[OLD_MODULE] == before[OLD_MODULE] and b"hsops" in (moved[REGISTRY][3])
+    assert tree(clean) == before
+
+
+def deploy_as_before(lab: Practice) -> None:
+    """What hsops 0.1 did: the stanza at the end of the model's module, by the same agent."""
+    module = (lab.site / OLD_MODULE).read_bytes()
+    edits = [
+        {
+            "path": path,
+            "content_b64": base64.b64encode(after).decode(),
+            "mode": 0o644,
+            "before_sha256": before and hashlib.sha256(before).hexdigest(),
+        }
+        for path, before, after in (
+            (OLD_MODULE, module, with_stanza(module)),
+            (f"{PACKAGE}/__init__.py", None, b"def install(module): ...\n"),
+            (f"{PACKAGE}/old.py", None, b"x = 1\n"),
+        )
+    ]
+    agent = Agent(LocalHost("lab"), python=str(lab.python), state_dir=str(lab.home / "state"))
+    agent.call("patch-apply", deadline=CHANGE, patch="hs-dump", identity="0" * 12, options={}, edits=edits)
+
+
 def test_an_unknown_shape_of_sglang_is_refused(clean: Practice) -> None:
     """What was not found is named; nothing is changed."""
-    module = clean.site / MODEL
-    module.write_bytes(module.read_bytes().replace(b"class DeepseekV2Model(", b"class DeepseekV9Model("))
+    module = clean.site / REGISTRY
+    module.write_bytes(module.read_bytes().replace(b"def resolve_model_cls(", b"def resolve_class("))
     before = tree(clean)
 
     code, told = error(clean, "deploy", "--yes")
 
     assert (code, told["type"]) == (1, "UnsupportedError")
-    assert "0.5.9" in told["message"] and "DeepseekV2Model.forward" in told["message"]
+    assert "0.5.9" in told["message"] and "resolve_model_cls" in told["message"]
     assert tree(clean) == before
 
 

@@ -12,9 +12,9 @@ from hsops.core.inventory import HsDumpPatch
 from hsops.deploy import payload
 from hsops.deploy.facts import Facts, FileFacts, Recorded
 from hsops.deploy.payload import PACKAGE, Payload, with_stanza
-from hsops.deploy.plan import plan, plan_revert, state_of
-from hsops.payload.hsops_hs_dump.strategy import COMMUNICATOR_FILE, MODEL_FILE
-from tests.unit.sources import COMMUNICATOR, NATIVE_MODEL, PAIR_MODEL
+from hsops.deploy.plan import OLD_MODULE, plan, plan_revert, state_of
+from hsops.payload.hsops_hs_dump.strategy import REGISTRY_FILE
+from tests.unit.sources import REGISTRY
 
 ABSENT = Recorded("absent", "", {}, "", {})
 
@@ -25,14 +25,14 @@ def wanted(*boundaries: int) -> Payload:
 
 def facts(files: dict[str, bytes] | None = None, *, version: str = "0.5.9", recorded: Recorded = ABSENT) -> Facts:
     """A host with a 0.5.9-like SGLang and ``files`` on top."""
-    present = {MODEL_FILE: PAIR_MODEL.encode(), COMMUNICATOR_FILE: COMMUNICATOR.encode(), **(files or {})}
+    present = {REGISTRY_FILE: REGISTRY.encode(), **(files or {})}
     told = {path: FileFacts(data, 0o644, hashlib.sha256(data).hexdigest()) for path, data in present.items()}
     return Facts(version, "/site", recorded, dict(told), {}, "", ())
 
 
 def applied(patch: Payload, *, version: str = "0.5.9", **overrides: str) -> Facts:
     """The host after ``patch`` was applied; ``overrides`` change what is told of single files."""
-    files = {**patch.files, MODEL_FILE: with_stanza(PAIR_MODEL.encode())}
+    files = {**patch.files, REGISTRY_FILE: with_stanza(REGISTRY.encode())}
     told = dict.fromkeys(files, "applied") | overrides
     state = "foreign" if "edited" in told.values() else "applied" if set(told.values()) == {"applied"} else "partial"
     return facts(files, version=version, recorded=Recorded(state, patch.identity, patch.options, "0.5.9", told))
@@ -43,12 +43,12 @@ def test_on_a_clean_host_the_package_is_new_and_the_module_grows_at_its_end() ->
     made = plan(facts(), wanted())
 
     kinds = {action.path: action.kind for action in made.actions}
-    module = next(action for action in made.actions if action.path == MODEL_FILE)
+    module = next(action for action in made.actions if action.path == REGISTRY_FILE)
 
     assert made.state == "absent"
-    assert kinds.pop(MODEL_FILE) == "append"
+    assert kinds.pop(REGISTRY_FILE) == "append"
     assert set(kinds.values()) == {"new"} and f"{PACKAGE}/config.json" in kinds
-    assert module.after is not None and module.after.startswith(PAIR_MODEL.encode())
+    assert module.after is not None and module.after.startswith(REGISTRY.encode())
 
 
 def test_where_it_is_applied_already_nothing_changes() -> None:
@@ -80,24 +80,24 @@ def test_a_module_of_an_older_payload_goes_away() -> None:
 
 def test_an_edit_of_somebody_else_is_not_overwritten_without_force() -> None:
     """With force the module gets a fresh stanza and keeps what else was edited in it."""
-    edited = with_stanza(PAIR_MODEL.encode()) + b"# mine\n"
-    held = applied(wanted(), **{MODEL_FILE: "edited"})
+    edited = with_stanza(REGISTRY.encode()) + b"# mine\n"
+    held = applied(wanted(), **{REGISTRY_FILE: "edited"})
     file = FileFacts(edited, 0o644, hashlib.sha256(edited).hexdigest())
-    held = replace(held, files={**held.files, MODEL_FILE: file})
+    held = replace(held, files={**held.files, REGISTRY_FILE: file})
 
     with pytest.raises(ForeignError) as caught:
         plan(held, wanted())
     forced = plan(held, wanted(), force=True)
 
-    module = next(edit for edit in forced.edits if edit.path == MODEL_FILE)
+    module = next(edit for edit in forced.edits if edit.path == REGISTRY_FILE)
     assert "--force" in caught.value.fix
-    assert module.original == PAIR_MODEL.encode() + b"# mine\n"
-    assert module.content == with_stanza(PAIR_MODEL.encode() + b"# mine\n")
+    assert module.original == REGISTRY.encode() + b"# mine\n"
+    assert module.content == with_stanza(REGISTRY.encode() + b"# mine\n")
 
 
 def test_a_stanza_that_the_host_has_no_record_of_is_foreign() -> None:
     """Deployed from another account or state_dir: it can be taken over, and reverting says how."""
-    found = facts({MODEL_FILE: with_stanza(PAIR_MODEL.encode())})
+    found = facts({REGISTRY_FILE: with_stanza(REGISTRY.encode())})
 
     with pytest.raises(ForeignError):
         plan(found, wanted())
@@ -110,29 +110,29 @@ def test_a_stanza_that_the_host_has_no_record_of_is_foreign() -> None:
 
 def test_after_an_upgrade_of_sglang_it_is_partial_and_applies_again() -> None:
     """pip replaced the module and left the package."""
-    held = applied(wanted(), version="0.5.12", **{MODEL_FILE: "replaced"})
-    file = FileFacts(PAIR_MODEL.encode(), 0o644, hashlib.sha256(PAIR_MODEL.encode()).hexdigest())
+    held = applied(wanted(), version="0.5.12", **{REGISTRY_FILE: "replaced"})
+    file = FileFacts(REGISTRY.encode(), 0o644, hashlib.sha256(REGISTRY.encode()).hexdigest())
 
-    made = plan(replace(held, files={**held.files, MODEL_FILE: file}), wanted())
+    made = plan(replace(held, files={**held.files, REGISTRY_FILE: file}), wanted())
 
     assert made.state == "partial" and "0.5.12 now" in made.reason
-    assert [(action.kind, action.path) for action in made.actions] == [("append", MODEL_FILE)]
+    assert [(action.kind, action.path) for action in made.actions] == [("append", REGISTRY_FILE)]
 
 
 @pytest.mark.parametrize(
-    "version,model", [("0.5.9", "class DeepseekV2Model:\n    pass\n"), ("0.5.4", PAIR_MODEL), ("0.6.0", "x = (")]
+    "version,model", [("0.5.9", "class ModelRegistry:\n    pass\n"), ("0.5.3", REGISTRY), ("0.6.0", "x = (")]
 )
 def test_an_sglang_that_cannot_be_captured_from_is_refused(version: str, model: str) -> None:
     """Unknown shape, too old, or source that does not parse."""
     with pytest.raises(UnsupportedError) as caught:
-        plan(facts({MODEL_FILE: model.encode()}, version=version), wanted())
+        plan(facts({REGISTRY_FILE: model.encode()}, version=version), wanted())
 
     assert version in caught.value.message and caught.value.fix
 
 
 def test_a_newer_sglang_of_a_known_shape_is_a_warning() -> None:
-    """Strategies go by the code, not by the number."""
-    made = plan(facts({MODEL_FILE: NATIVE_MODEL.encode()}, version="0.5.30"), wanted())
+    """What fits goes by the code, not by the number."""
+    made = plan(facts({REGISTRY_FILE: REGISTRY.encode()}, version="0.5.30"), wanted())
 
     assert made.changes and "0.5.30 was not tried" in made.warnings[0]
 
@@ -147,7 +147,9 @@ def test_files_that_cannot_be_written_are_an_error_before_anything_is_asked() ->
 
 def test_another_patch_of_the_same_kind_is_named() -> None:
     """Two inventories' names for hs-dump would fight for the same files."""
-    found = replace(applied(wanted()), recorded=ABSENT, owners={MODEL_FILE: "other", f"{PACKAGE}/__init__.py": "other"})
+    found = replace(
+        applied(wanted()), recorded=ABSENT, owners={REGISTRY_FILE: "other", f"{PACKAGE}/__init__.py": "other"}
+    )
 
     with pytest.raises(ForeignError) as caught:
         plan(found, wanted())
@@ -159,9 +161,9 @@ def test_reverting_removes_the_package_and_shortens_the_module() -> None:
     """The plan of a revert is the plan of the apply backwards."""
     made = plan_revert(applied(wanted()), "hs-dump")
 
-    module = next(action for action in made.actions if action.path == MODEL_FILE)
-    assert (module.kind, module.after) == ("restore", PAIR_MODEL.encode())
-    assert {action.kind for action in made.actions if action.path != MODEL_FILE} == {"remove"}
+    module = next(action for action in made.actions if action.path == REGISTRY_FILE)
+    assert (module.kind, module.after) == ("restore", REGISTRY.encode())
+    assert {action.kind for action in made.actions if action.path != REGISTRY_FILE} == {"remove"}
     assert plan_revert(facts(), "hs-dump").changes == 0
 
 
@@ -169,5 +171,33 @@ def test_the_diff_shows_the_stanza_and_the_new_files() -> None:
     """A unified diff that patch(1) would understand."""
     lines = list(plan(facts(), wanted()).diff())
 
-    assert f"--- a/{MODEL_FILE}" in lines and f"+++ b/{PACKAGE}/config.json" in lines
+    assert f"--- a/{REGISTRY_FILE}" in lines and f"+++ b/{PACKAGE}/config.json" in lines
     assert not [line for line in lines if line.startswith("-") and not line.startswith("---")]
+
+
+def of_an_older_hsops(told: str) -> Facts:
+    """A host with the stanza at the end of deepseek_v2.py, as before; ``told``: the record's word of it."""
+    old = {f"{PACKAGE}/__init__.py": b"old", OLD_MODULE: with_stanza(b"class DeepseekV2Model: ...\n")}
+    files = dict.fromkeys(old, "applied") | {OLD_MODULE: told}
+    return facts(old, recorded=Recorded("foreign" if told == "edited" else "applied", "0" * 12, {}, "0.5.9", files))
+
+
+def test_the_stanza_of_an_older_hsops_is_stale_and_moves() -> None:
+    """The module of the model gets its own bytes back (the host has them), the registry gets the stanza."""
+    made = plan(of_an_older_hsops("applied"), wanted())
+
+    kinds = {action.path: (action.kind, action.after) for action in made.actions}
+    assert made.state == "stale"
+    assert kinds[OLD_MODULE] == ("restore", b"class DeepseekV2Model: ...\n")
+    assert kinds[REGISTRY_FILE] == ("append", with_stanza(REGISTRY.encode()))
+    assert OLD_MODULE not in {edit.path for edit in made.edits}
+
+
+def test_an_older_stanza_that_the_host_cannot_bring_back_is_cut_out() -> None:
+    """Somebody edited the module since, or there is no record: with force, what is not ours stays."""
+    edited = plan(of_an_older_hsops("edited"), wanted(), force=True)
+    unrecorded = plan(replace(of_an_older_hsops("applied"), recorded=ABSENT), wanted(), force=True)
+
+    for made in (edited, unrecorded):
+        (edit,) = (edit for edit in made.edits if edit.path == OLD_MODULE)
+        assert edit.content == edit.original == b"class DeepseekV2Model: ...\n"

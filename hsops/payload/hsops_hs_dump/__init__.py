@@ -8,7 +8,7 @@ from typing import Any
 
 
 def install(module: "dict[str, Any]") -> None:
-    """Wrap the model class of the module whose globals these are. Called by the stanza; never raises."""
+    """Follow the models of the registry whose module's globals these are. Called by the stanza; never raises."""
     from .wiring import install as wire
 
     wire(module)

@@ -1,8 +1,9 @@
 """From a forward batch to its requests: which to capture, and how long each prompt is.
 
 ``ForwardBatch`` does not know a prompt's length, and before 0.5.10 not even the request ids. ``init_new`` sees the
-requests themselves in every version since 0.5.6, so it is wrapped. What is put on the batch there is lost on the eager
-path from 0.5.13 on (``dataclasses.replace``); ``rids`` survives, hence the table.
+requests themselves in every version since 0.5.6, so it is wrapped; up to 0.5.5 they are put on what it sees when the
+scheduler makes that. What is put on the batch there is lost on the eager path from 0.5.13 on
+(``dataclasses.replace``); ``rids`` survives, hence the table.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from .rows import Ticket, is_wanted, ticket_for
 
 MARK = "_hsops_ticket"
 ON_BATCH = "_hsops_tickets"
+ON_WORKER_BATCH = "_hsops_requests"
 REMEMBERED = 16384
 
 
@@ -41,6 +43,28 @@ class Requests:
 
         batch_class.init_new = classmethod(init_new)
 
+    def follow_scheduler(self, batches: Any) -> None:
+        """Wrap ``ScheduleBatch.get_model_worker_batch`` where what it makes does not hold the requests (to 0.5.5).
+
+        Args:
+            batches: SGLang's module ``schedule_batch``.
+        """
+        made_class = getattr(batches, "ModelWorkerBatch", None)
+        if made_class is None or "reqs" in getattr(made_class, "__dataclass_fields__", {}):
+            return
+        original = batches.ScheduleBatch.get_model_worker_batch
+
+        @functools.wraps(original)
+        def get_model_worker_batch(batch: Any, *args: Any, **kwargs: Any) -> Any:
+            made = original(batch, *args, **kwargs)
+            try:
+                setattr(made, ON_WORKER_BATCH, list(batch.reqs))
+            except Exception as error:  # noqa: BLE001 - the batch must go on
+                say(f"get_model_worker_batch: {type(error).__name__}: {error}")
+            return made
+
+        batches.ScheduleBatch.get_model_worker_batch = get_model_worker_batch
+
     def of(self, forward_batch: Any) -> list[Ticket | None] | None:
         """One entry a request, in the batch's order; None when none of them is to be captured."""
         tickets = getattr(forward_batch, ON_BATCH, None)
@@ -49,7 +73,8 @@ class Requests:
         return tickets if any(tickets) else None
 
     def _note(self, batch: Any, made: Any) -> None:
-        tickets = [self._ticket(request) for request in getattr(batch, "reqs", None) or ()]
+        held = getattr(batch, "reqs", None) or getattr(batch, ON_WORKER_BATCH, None)
+        tickets = [self._ticket(request) for request in held or ()]
         if any(tickets):
             setattr(made, ON_BATCH, tickets)
 

@@ -1,17 +1,20 @@
 """How to get at a boundary's value: chosen by what the installed code looks like, never by its version number.
 
-Pure: source texts in, a choice out. hsops asks the same function before it deploys.
+Pure: a trunk's and its layers' code in, a choice out. hsops asks the same function before it deploys, and for the
+table of models.
 """
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-MODEL_CLASS = "DeepseekV2Model"
-MODEL_FILE = "sglang/srt/models/deepseek_v2.py"
+from . import shape
+from .code import Code, parameters
+
+REGISTRY_FILE = "sglang/srt/models/registry.py"
 COMMUNICATOR_FILE = "sglang/srt/layers/communicator.py"
+COMMUNICATOR_CLASS = "LayerCommunicator"
 
 
 @dataclass(frozen=True)
@@ -30,20 +33,36 @@ class Strategy:
     takes: str
 
 
-PREPARE_ATTN = Strategy(
-    "prepare-attn",
-    "0.5.6",
-    "0.5.13",
-    "the second value of layers[k].layer_communicator.prepare_attn: the sum of hidden and residual after the "
-    "all-reduce, also where the all-reduce was left to this layer (fusion); copied at once, later layers write into it",
-)
 LAYERS_TO_CAPTURE = Strategy(
     "layers-to-capture",
     "0.5.14",
     "0.5.23",
-    "SGLang's own EAGLE-3 capture, switched on for the call only; the caller still gets the bare hidden states",
+    "SGLang's own EAGLE-3 capture where the layer takes it after the all-reduce, switched on for the call only; the "
+    "caller still gets the bare hidden states",
 )
-STRATEGIES = (PREPARE_ATTN, LAYERS_TO_CAPTURE)
+PREPARE_ATTN = Strategy(
+    "prepare-attn",
+    "0.5.4",
+    "0.5.20",
+    "the second value of layers[k].layer_communicator.prepare_attn: the sum of hidden and residual after the "
+    "all-reduce, also where the all-reduce was left to this layer (fusion); copied at once, later layers write into it",
+)
+RESIDUAL_STREAM = Strategy(
+    "residual-stream",
+    "0.5.21",
+    "0.5.23",
+    "the batch's residual stream just after layers[k].attn_boundary.prepare, which completes what the layer before "
+    "left open; copied at once, later layers write into it",
+)
+LAYER_INPUT = Strategy(
+    "layer-input",
+    "0.5.4",
+    "0.5.23",
+    "hidden + residual (or hidden alone) as layers[k] is called with them, the sum that SGLang's own capture makes in "
+    "its loop; only for layers without a communicator: those reduce all they compute before they return",
+)
+STRATEGIES = (LAYERS_TO_CAPTURE, PREPARE_ATTN, RESIDUAL_STREAM, LAYER_INPUT)
+FIRST, LAST = "0.5.4", "0.5.23"
 
 
 @dataclass(frozen=True)
@@ -64,71 +83,71 @@ class Choice:
         return ", ".join(what for what, there in self.looked_for.items() if not there)
 
 
-def choose(model_source: str, communicator_source: str) -> Choice:
-    """The strategy for a model's module and the communicator's module.
+def choose(trunk: Code, layers: Sequence[Code], communicators: Sequence[Code]) -> Choice:
+    """The strategy for a trunk.
 
     Args:
-        model_source: text of ``MODEL_FILE``.
-        communicator_source: text of ``COMMUNICATOR_FILE``; may be empty where there is none.
+        trunk: the class whose forward has the loop over the layers.
+        layers: the classes of its layers.
+        communicators: the classes of its layers' communicators; empty where they have none.
     """
-    try:
-        model, communicator = ast.parse(model_source), ast.parse(communicator_source)
-    except SyntaxError:
-        return Choice("", {"source that parses": False})
-    forward = _method(model, MODEL_CLASS, "forward")
     common = {
-        f"{MODEL_CLASS}.forward(..., forward_batch)": forward is not None and "forward_batch" in _parameters(forward),
-        "self.norm in it": forward is not None and "norm" in _attributes(forward),
+        f"{trunk.name}.forward(..., forward_batch)": "forward_batch" in parameters(trunk.forward),
+        "self.norm in it": shape.uses_norm(trunk.forward),
+        "one loop over self.layers in it": shape.loops_once(trunk.forward),
+        "the class of its layers": bool(layers),
     }
-    native = {
-        "self.layers_to_capture in it": forward is not None and "layers_to_capture" in _attributes(forward),
-        "layer(captured_last_layer_outputs=...) in it": forward is not None
-        and "captured_last_layer_outputs" in _keywords(forward),
+    looked_for = dict(common)
+    for strategy, wants in _WANTS:
+        wanted = wants(trunk, layers, communicators)
+        if all((*common.values(), *wanted.values())):
+            return Choice(strategy.name, {**common, **wanted})
+        looked_for.update(wanted)
+    return Choice("", looked_for)
+
+
+_Wants = Callable[[Code, Sequence[Code], Sequence[Code]], "dict[str, bool]"]
+
+
+def _native(trunk: Code, layers: Sequence[Code], _communicators: Sequence[Code]) -> dict[str, bool]:
+    collector = shape.hands_collector(trunk.forward)
+    return {
+        "layer(<collector> if i in self.layers_to_capture else None)": bool(collector),
+        "the collector filled behind the all-reduce": bool(collector)
+        and all(shape.passes_on(layer, collector) for layer in layers),
     }
-    pair = {
-        "layer_communicator.prepare_attn in the module": "prepare_attn" in _attributes(model),
-        "LayerCommunicator.prepare_attn returning a pair": _returns_pairs(
-            _method(communicator, "LayerCommunicator", "prepare_attn")
-        ),
+
+
+def _prepared(_trunk: Code, layers: Sequence[Code], communicators: Sequence[Code]) -> dict[str, bool]:
+    plain = [
+        one.owners.get("prepare_attn") == COMMUNICATOR_CLASS and shape.returns_pairs(one.methods["prepare_attn"])
+        for one in communicators
+    ]
+    return {
+        "layer_communicator.prepare_attn in each layer": all(shape.prepares_once(layer) for layer in layers),
+        f"{COMMUNICATOR_CLASS}.prepare_attn returning a pair": bool(plain) and all(plain),
     }
-    if all(common.values()):
-        for strategy, wanted in ((LAYERS_TO_CAPTURE, native), (PREPARE_ATTN, pair)):
-            if all(wanted.values()):
-                return Choice(strategy.name, {**common, **wanted})
-    return Choice("", {**common, **native, **pair})
 
 
-def _method(tree: ast.Module, owner: str, name: str) -> ast.FunctionDef | None:
-    for node in tree.body:
-        if isinstance(node, ast.ClassDef) and node.name == owner:
-            found = [f for f in node.body if isinstance(f, ast.FunctionDef) and f.name == name]
-            return found[-1] if found else None
-    return None
+def _entered(_trunk: Code, layers: Sequence[Code], _communicators: Sequence[Code]) -> dict[str, bool]:
+    return {
+        "attn_boundary.prepare with a plain residual in each layer": all(shape.enters_once(layer) for layer in layers)
+    }
 
 
-def _parameters(function: ast.FunctionDef) -> list[str]:
-    return [a.arg for a in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)]
+def _called(trunk: Code, layers: Sequence[Code], _communicators: Sequence[Code]) -> dict[str, bool]:
+    kind = shape.adds_in_loop(trunk.forward)
+    starts = {"pair": shape.starts_with_sum, "single": shape.starts_with_hidden}.get(kind)
+    return {
+        "hidden (+ residual) captured in the loop": bool(kind),
+        "layers without a communicator that start with just that": starts is not None
+        and all(starts(layer) for layer in layers),
+    }
 
 
-def _attributes(tree: ast.AST) -> set[str]:
-    return {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-
-
-def _keywords(tree: ast.AST) -> set[str]:
-    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
-    return {keyword.arg for call in calls for keyword in call.keywords if keyword.arg}
-
-
-def _returns_pairs(function: ast.FunctionDef | None) -> bool:
-    values = [node.value for node in _own_nodes(function) if isinstance(node, ast.Return)] if function else []
-    return bool(values) and all(isinstance(value, ast.Tuple) and len(value.elts) == 2 for value in values)
-
-
-def _own_nodes(function: ast.FunctionDef) -> Iterator[ast.AST]:
-    """The nodes of a function without those of functions inside it."""
-    waiting: list[ast.AST] = list(function.body)
-    while waiting:
-        node = waiting.pop()
-        yield node
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            waiting += ast.iter_child_nodes(node)
+_WANTS: tuple[tuple[Strategy, _Wants], ...] = (
+    (LAYERS_TO_CAPTURE, _native),
+    (PREPARE_ATTN, _prepared),
+    (RESIDUAL_STREAM, _entered),
+    (LAYER_INPUT, _called),
+)

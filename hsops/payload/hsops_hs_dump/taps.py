@@ -1,37 +1,75 @@
-"""The strategies at work: each a context around one call of the model's forward, leaving nothing behind."""
+"""The strategies at work: each a context around one call of the trunk's forward, leaving nothing behind."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from .strategy import LAYERS_TO_CAPTURE, PREPARE_ATTN
+from .shape import BOUNDARY, COMMUNICATOR, WANTED
+from .strategy import LAYER_INPUT, LAYERS_TO_CAPTURE, PREPARE_ATTN, RESIDUAL_STREAM
 
 Take = Callable[[int, object], None]
 Untangle = Callable[[Any], Any]  # from what forward returned to what the caller must get
+Seen = Callable[[Any, Any, Any], object]  # args, kwargs and result of a call -> the state
+_FUSED = "_sglang_needs_allreduce_fusion"
+
+
+class LayerRanTwice:
+    """Taken instead of a state that came by a second time."""
+
+
+class SumNotComplete:
+    """Taken instead of a state that is one rank's part of a sum."""
 
 
 @contextmanager
 def _prepare_attn(model: Any, boundaries: Sequence[int], take: Take) -> Iterator[Untangle]:
     """The wanted layers' communicators get an attribute that shadows their method for this one call."""
-    communicators = [model.layers[k].layer_communicator for k in boundaries]
+    communicators = [getattr(model.layers[k], COMMUNICATOR) for k in boundaries]
+    with _shadowed(communicators, "prepare_attn", lambda _args, _kwargs, prepared: prepared[1], take):
+        yield _as_it_is
 
-    def tapped(slot: int, original: Callable[..., Any]) -> Callable[..., Any]:
-        def prepare_attn(*args: Any, **kwargs: Any) -> Any:
-            prepared = original(*args, **kwargs)
-            take(slot, prepared[1])
-            return prepared
 
-        return prepare_attn
+@contextmanager
+def _residual_stream(model: Any, boundaries: Sequence[int], take: Take) -> Iterator[Untangle]:
+    """As ``prepare-attn``: what the layer's entry has written into the batch's residual stream."""
+    entries = [getattr(model.layers[k], BOUNDARY) for k in boundaries]
+
+    def written(args: Any, kwargs: Any, _prepared: Any) -> object:
+        batch = args[1] if len(args) > 1 else kwargs["forward_batch"]
+        return batch.residual_stream.residual
+
+    with _shadowed(entries, "prepare", written, take):
+        yield _as_it_is
+
+
+@contextmanager
+def _layer_input(model: Any, boundaries: Sequence[int], take: Take) -> Iterator[Untangle]:
+    """The wanted layers' forward is shadowed; their input is summed before they run, as they write into it."""
+    layers = [model.layers[k] for k in boundaries]
+    before = [layer.__dict__.get("forward") for layer in layers]
+    seen: set[int] = set()
+
+    def tapped(slot: int, layer: Any, original: Callable[..., Any]) -> Callable[..., Any]:
+        hidden, residual = (argument(type(layer).forward, name) for name in ("hidden_states", "residual"))
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            _take_once(slot, lambda: _sum(hidden(args, kwargs), residual(args, kwargs)), take, seen)
+            return original(*args, **kwargs)
+
+        return forward
 
     try:
-        for slot, communicator in enumerate(communicators):
-            communicator.prepare_attn = tapped(slot, communicator.prepare_attn)
-        yield lambda returned: returned
+        for slot, layer in enumerate(layers):
+            layer.__dict__["forward"] = tapped(slot, layer, layer.forward)
+        yield _as_it_is
     finally:
-        for communicator in communicators:
-            communicator.__dict__.pop("prepare_attn", None)
+        for layer, kept in zip(layers, before, strict=True):
+            layer.__dict__.pop("forward", None)
+            if kept is not None:
+                layer.__dict__["forward"] = kept
 
 
 @contextmanager
@@ -48,12 +86,12 @@ def _layers_to_capture(model: Any, boundaries: Sequence[int], take: Take) -> Ite
             take(slot, state)
         return hidden
 
-    before = model.layers_to_capture
-    model.layers_to_capture = list(boundaries)
+    before = getattr(model, WANTED)
+    setattr(model, WANTED, list(boundaries))
     try:
         yield untangle
     finally:
-        model.layers_to_capture = before
+        setattr(model, WANTED, before)
 
 
 @contextmanager
@@ -79,7 +117,65 @@ def final_states(model: Any, before: int | None, after: int | None, take: Take) 
         hook.remove()
 
 
+def argument(function: Callable[..., Any], name: str) -> Callable[[Any, Any], Any]:
+    """What a method's call gives for a parameter: (args without self, kwargs) -> its value, None when not given."""
+    names = list(inspect.signature(function).parameters)
+    place = names.index(name) - 1 if name in names else -1
+
+    def given(args: Any, kwargs: Any) -> Any:
+        return args[place] if 0 <= place < len(args) else kwargs.get(name)
+
+    return given
+
+
 TAPS: dict[str, Callable[[Any, Sequence[int], Take], AbstractContextManager[Untangle]]] = {
-    PREPARE_ATTN.name: _prepare_attn,
     LAYERS_TO_CAPTURE.name: _layers_to_capture,
+    PREPARE_ATTN.name: _prepare_attn,
+    RESIDUAL_STREAM.name: _residual_stream,
+    LAYER_INPUT.name: _layer_input,
 }
+
+
+@contextmanager
+def _shadowed(owners: Sequence[Any], method: str, state: Seen, take: Take) -> Iterator[None]:
+    """Each owner's method is shadowed by one that takes ``state`` of each call, owner i's into slot i."""
+    seen: set[int] = set()
+
+    def tapped(slot: int, original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            _take_once(slot, lambda: state(args, kwargs, result), take, seen)
+            return result
+
+        return call
+
+    try:
+        for slot, owner in enumerate(owners):
+            owner.__dict__[method] = tapped(slot, getattr(owner, method))
+        yield
+    finally:
+        for owner in owners:
+            owner.__dict__.pop(method, None)
+
+
+def _take_once(slot: int, state: Callable[[], object], take: Take, seen: set[int]) -> None:
+    """Nothing here may raise into the model's forward; what cannot be read is taken as what it is, and refused."""
+    if slot in seen:
+        take(slot, LayerRanTwice())
+        return
+    seen.add(slot)
+    try:
+        value = state()
+    except Exception as error:  # noqa: BLE001 - it becomes the samples' reason
+        value = error
+    take(slot, value)
+
+
+def _sum(hidden: Any, residual: Any) -> object:
+    if getattr(hidden, _FUSED, False):
+        return SumNotComplete()
+    return hidden if residual is None else hidden + residual
+
+
+def _as_it_is(returned: Any) -> Any:
+    return returned

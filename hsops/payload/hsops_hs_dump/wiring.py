@@ -1,88 +1,175 @@
-"""From the stanza to a wrapped model class."""
+"""From the stanza in the model registry to a wrapped trunk.
+
+Nothing is known of a model before it is built, so the class that the registry resolves is only watched: when its
+constructor is through, the trunk is looked for in what it built, and that one instance is wrapped.
+"""
 
 from __future__ import annotations
 
 import functools
 import importlib.metadata
-import inspect
 import os
+import re
+from collections.abc import Callable
 from typing import Any
 
 from . import settings as configuration
 from .hello import Hello, say
-from .requests import Requests
-from .strategy import COMMUNICATOR_FILE, MODEL_CLASS, choose
+from .settings import Settings
 
 INSTALLED = "_hsops_hs_dump"
+RESOLVE = "resolve_model_cls"
+DRAFT = re.compile(r"nextn|mtp|multitoken|eagle|draft|dflash|dspark|medusa", re.IGNORECASE)
 
 
 def install(module: dict[str, Any]) -> None:
-    """Wrap the model class in ``module``; on anything unexpected stay inert and say so."""
+    """Watch the registry in ``module``; on anything unexpected stay inert and say so."""
+    installer = new_installer()
+    if installer is None:
+        return
     try:
-        settings = configuration.load(os.environ)
+        registry = module["ModelRegistry"]
+        if INSTALLED not in vars(registry):
+            _watch(registry, installer)
+    except Exception as error:  # noqa: BLE001 - an exception here would end the server, or be swallowed
+        installer.refuse(f"SGLang's model registry has a shape that is not known ({type(error).__name__}: {error})")
+
+
+def new_installer() -> Installer | None:
+    """What wraps this process's models; None when there is no configuration, which the log then says."""
+    try:
+        return Installer(configuration.load(os.environ))
     except (OSError, ValueError, KeyError, TypeError) as error:
         say(f"NOT capturing: config.json is missing or damaged ({error}): run hsops deploy again")
-        return
-    hello = Hello(settings, _version())
-    try:
-        _install(module, settings, hello)
-    except Exception as error:  # noqa: BLE001 - SGLang would swallow it and serve another model class
-        hello.reasons.append(f"{type(error).__name__}: {error}")
-    if hello.reasons:
-        hello.write()
+        return None
 
 
-def _install(module: dict[str, Any], settings: configuration.Settings, hello: Hello) -> None:
-    choice = choose(_text(module["__file__"]), _text(_beside(module["__file__"])))
-    hello.strategy, hello.facts["looked_for"] = choice.strategy, choice.looked_for
-    if not choice.strategy:
-        hello.reasons.append(f"this SGLang's code has a shape that is not known; missing: {choice.missing}")
-        return
+class Installer:
+    """Looks at each model that this process has built. Nothing of it raises.
+
+    Args:
+        settings: what was deployed.
+        new: makes the process's capture, when there is a trunk for it.
+    """
+
+    def __init__(self, settings: Settings, new: Callable[[Settings, Hello], Any] | None = None) -> None:
+        self._settings, self._new = settings, new or _new_capture
+        self._hello = Hello(settings, _version())
+        self._capture: Any = None
+
+    def refuse(self, reason: str) -> None:
+        """This process does not capture."""
+        self._hello.reasons.append(reason)
+        self._hello.write()
+
+    def built(self, model: Any) -> None:
+        """A model is there: wrap its trunk and say hello. A second model, such as a draft, takes nothing away."""
+        try:
+            reason = self._refusal(model)
+        except Exception as error:  # noqa: BLE001 - a model's construction must never fail because of us
+            reason = f"{type(error).__name__}: {error}"
+        if not reason:
+            return
+        if self._capture is None:
+            self.refuse(reason)
+        else:
+            say(f"a further model is not captured: {reason}")
+
+    def _refusal(self, model: Any) -> str:
+        """Wraps the trunk; else the reason why not."""
+        from .trunk import trunks
+
+        name = type(model).__name__
+        if DRAFT.search(name):
+            return f"{name} is a draft model"
+        found = trunks(model)
+        fitting = [trunk for trunk in found if trunk.choice.strategy]
+        if self._capture is None:
+            self._hello.facts["model"] = name
+            self._hello.facts["looked_for"] = {trunk.name: trunk.choice.looked_for for trunk in found}
+        if not found:
+            return f"{name} has no part with layers, a norm and a forward that takes forward_batch"
+        if not fitting:
+            missing = "; ".join(f"{trunk.name}: not found: {trunk.choice.missing}" for trunk in found)
+            return f"{name} has a shape that is not known ({missing})"
+        if len(fitting) > 1:
+            return f"{name} has several trunks: {', '.join(trunk.name for trunk in fitting)}"
+        self._wrap(fitting[0])
+        return ""
+
+    def _wrap(self, trunk: Any) -> None:
+        from .taps import argument
+
+        module = trunk.module
+        if INSTALLED in module.__dict__:
+            return
+        capture = self._capture or self._new(self._settings, self._hello)
+        self._hello.strategy, self._hello.facts["trunk"] = trunk.choice.strategy, trunk.name
+        self._hello.facts["looked_for"] = trunk.choice.looked_for
+        forward = type(module).forward
+        batch_of = argument(forward, "forward_batch")
+
+        @functools.wraps(module.forward)  # bound: its signature has no self
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            return capture.forward(forward, module, batch_of(args, kwargs), args, kwargs)
+
+        capture.attach(module)
+        self._capture = capture
+        module.__dict__.update({"forward": wrapped, INSTALLED: True})
+
+
+def _new_capture(settings: Settings, hello: Hello) -> Any:
+    """The capture of a process that runs SGLang."""
+    from sglang.srt.managers import schedule_batch
     from sglang.srt.model_executor.forward_batch_info import ForwardBatch
 
     from .capture import Capture
     from .process import this_process
+    from .requests import Requests
     from .stage import Stage, prepare
 
-    model_class = module[MODEL_CLASS]
-    if INSTALLED in model_class.__dict__:
-        return
     requests = Requests()
     requests.follow(ForwardBatch)
-    _wrap(model_class, Capture(settings, hello, requests, new_stage=Stage, ask=this_process, prepare=prepare))
-    setattr(model_class, INSTALLED, settings.identity)
+    requests.follow_scheduler(schedule_batch)
+    return Capture(settings, hello, requests, new_stage=Stage, ask=this_process, prepare=prepare)
 
 
-def _wrap(model_class: Any, capture: Any) -> None:
-    forward, initialise = model_class.forward, model_class.__init__
-    place = list(inspect.signature(forward).parameters).index("forward_batch") - 1  # without self
+def _watch(registry: Any, installer: Installer) -> None:
+    """Whatever class the registry resolves from now on tells the installer of each instance."""
+    resolve = getattr(registry, RESOLVE)
+    building: list[Any] = []
 
-    @functools.wraps(forward)
-    def wrapped_forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        batch = args[place] if len(args) > place else kwargs.get("forward_batch")
-        return capture.forward(forward, self, batch, args, kwargs)
+    @functools.wraps(resolve)
+    def resolved(*args: Any, **kwargs: Any) -> Any:
+        found = resolve(*args, **kwargs)
+        try:
+            _follow(found[0], building, installer)
+        except Exception as error:  # noqa: BLE001 - the model is built all the same
+            installer.refuse(f"the resolved model class cannot be followed ({type(error).__name__}: {error})")
+        return found
+
+    setattr(registry, RESOLVE, resolved)
+    setattr(registry, INSTALLED, True)
+
+
+def _follow(model_class: Any, building: list[Any], installer: Installer) -> None:
+    """Its constructor tells the installer when it is through; a model inside a model is part of the outer one."""
+    if INSTALLED in model_class.__dict__:
+        return
+    initialise = model_class.__init__
 
     @functools.wraps(initialise)
-    def wrapped_init(self: Any, *args: Any, **kwargs: Any) -> None:
-        initialise(self, *args, **kwargs)
-        capture.attach(self)
+    def followed(self: Any, *args: Any, **kwargs: Any) -> None:
+        building.append(self)
+        try:
+            initialise(self, *args, **kwargs)
+        finally:
+            building.pop()
+        if not building:
+            installer.built(self)
 
-    model_class.forward = wrapped_forward
-    model_class.__init__ = wrapped_init
-
-
-def _beside(model_file: str) -> str:
-    """The communicator's file in the tree that ``model_file`` lies in."""
-    models = os.path.dirname(os.path.abspath(model_file))
-    return os.path.join(models, "..", "layers", os.path.basename(COMMUNICATOR_FILE))
-
-
-def _text(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8") as file:
-            return file.read()
-    except FileNotFoundError:
-        return ""
+    model_class.__init__ = followed
+    setattr(model_class, INSTALLED, True)
 
 
 def _version() -> str:
