@@ -4,7 +4,7 @@ VENV := .venv
 BIN  := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup demo test unit integration e2e matrix lint bench docs gpu-bundle gpu constraints clean
+.PHONY: setup demo test unit integration e2e matrix lint bench docs models-table gpu-bundle gpu constraints clean
 
 setup: $(VENV)/.ready ## the virtual environment and the system packages that the tests need
 
@@ -48,6 +48,9 @@ gpu: ## on a GPU machine with the bundle: what capture costs, from which rate on
 	tests/gpu/run.sh cost
 	tests/gpu/run.sh knee
 	tests/gpu/run.sh ranks
+
+models-table: setup ## renew docs/reference/models.md from the wheels of every supported SGLang
+	$(BIN)/python scripts/models_table.py
 
 docs: setup ## renew docs/reference/commands.md from --help
 	$(BIN)/python -m typer hsops.cli.app utils docs --name hsops --title Commands --output docs/reference/commands.md

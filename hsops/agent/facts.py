@@ -36,17 +36,17 @@ def model(params: "dict[str, Any]") -> "dict[str, Any]":
     """What a model's ``config.json`` says. ``params``: ``path``; ``modules``: whether those are wanted too.
 
     Result: ``vocab_size``, None when it is not told: of a model with several parts (Kimi-K2.5) the language part's.
-    ``modules``: of SGLang, those that define the model's class.
+    ``architectures``: the names of its classes. ``modules``: of SGLang, those that define one of them.
     """
     try:
         with open(os.path.join(os.path.expanduser(str(params["path"])), "config.json"), encoding="utf-8") as file:
             config = json.load(file)
-        found = {"vocab_size": (config.get("text_config") or config).get("vocab_size"), "modules": []}
-    except (OSError, ValueError, AttributeError):  # a hub id, or a folder of another kind
-        return {"vocab_size": None, "modules": []}
-    if params.get("modules"):
-        found["modules"] = _defining([str(name) for name in config.get("architectures") or ()])
-    return found
+        vocabulary = (config.get("text_config") or config).get("vocab_size")
+        classes = [str(name) for name in config.get("architectures") or ()]
+    except (OSError, ValueError, AttributeError, TypeError):  # a hub id, or a folder of another kind
+        return {"vocab_size": None, "architectures": [], "modules": []}
+    modules = _defining(classes) if params.get("modules") else []
+    return {"vocab_size": vocabulary, "architectures": classes, "modules": modules}
 
 
 def _defining(classes: "list[str]") -> "list[str]":

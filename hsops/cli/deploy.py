@@ -83,7 +83,7 @@ def _targets(session: Session, wish: Wish) -> list[Target]:
 
 
 def _row(session: Session, target: Target, wish: Wish) -> Row:
-    from hsops.deploy import do, payload, plan
+    from hsops.deploy import do, payload, plan, served
     from hsops.render.deploy import Row
 
     agent = session.agent(target.host)
@@ -94,11 +94,19 @@ def _row(session: Session, target: Target, wish: Wish) -> Row:
         else:
             wanted = payload.build(session.inventory.patches[target.patch])
             planned = plan.status(facts, wanted) if wish.status else plan.plan(facts, wanted, force=wish.force)
+            if planned.needed:
+                planned = served.checked(planned, agent, _models(session, target), force=wish.force)
     except HsopsError as error:
         error.host = error.host or target.host.name
         raise
     warnings = do.stale_runs(agent, target.patch, "" if wish.revert else planned.identity)
     return Row(target.host.name, planned, tuple(warnings))
+
+
+def _models(session: Session, target: Target) -> dict[str, str]:
+    """The models of the host's servers that have the patch, by server."""
+    servers = session.inventory.servers.values()
+    return {one.name: one.model for one in servers if one.host == target.host.name and target.patch in one.patches}
 
 
 def _agreed(session: Session, shown: list[str], wish: Wish) -> bool:

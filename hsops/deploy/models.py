@@ -16,6 +16,8 @@ from hsops.payload.hsops_hs_dump.shape import COMMUNICATOR
 from hsops.payload.hsops_hs_dump.strategy import COMMUNICATOR_CLASS, COMMUNICATOR_FILE, Choice, choose
 
 MODELS = "sglang/srt/models"
+_COMMUNICATORS = COMMUNICATOR_FILE.removesuffix(".py")  # and those beside it: communicator_mhc.py
+_BUILDERS = ("init", "build", "make", "create")  # in the names of methods that build parts
 _DEPTH = 4  # a wrapper of a wrapper of a model with a trunk
 
 
@@ -55,6 +57,7 @@ class Sources:
         self._module = cache(lambda path: _parse(read(path) or "", path))
         self.code = cache(self._code)
         self.lineage = cache(self._lineage)
+        self.trunks = cache(self._trunks)
 
     def classes(self, path: str) -> list[str]:
         """The classes that a module defines."""
@@ -90,7 +93,7 @@ class Sources:
         communicators = [self.code(*at) for layer in self.layers(path, name) for at in self._communicators(*layer)]
         return Found(name, path, choose(self.code(path, name), layers, communicators))
 
-    def trunks(self, path: str, name: str, depth: int = _DEPTH) -> list[tuple[str, str]]:
+    def _trunks(self, path: str, name: str, depth: int = _DEPTH) -> list[tuple[str, str]]:
         """The trunks in what the class ``name`` builds, itself included, as (path, name)."""
         at = self.where(path, name)
         if not at or depth == 0:
@@ -132,10 +135,10 @@ class Sources:
         return found
 
     def _words(self, path: str, definition: ast.ClassDef) -> Iterator[str]:
-        """Names in a class's constructor and attributes; of a module's table that it names, the entries."""
+        """Names in what builds a class's parts and in its attributes; a table of the module gives its entries."""
         tables = self._module(path).tables
         for node in definition.body:
-            if isinstance(node, ast.FunctionDef) and node.name != "__init__":
+            if isinstance(node, ast.FunctionDef) and not any(word in node.name for word in _BUILDERS):
                 continue
             for word in _built(node):
                 yield word
@@ -197,8 +200,8 @@ def _parse(text: str, path: str) -> _Module:
 
 
 def _imports(node: ast.ImportFrom, path: str) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Name here -> (path, name there), of what comes from SGLang's own modules."""
+    """Name here -> (path, name there), of what comes from SGLang's models and communicators."""
     folder = path.rsplit("/", node.level)[0] + "/" if node.level else ""
     module = folder + (node.module or "").replace(".", "/")
-    if module.startswith("sglang/srt/"):
+    if f"{module}.py".startswith((f"{MODELS}/", _COMMUNICATORS)):
         yield from ((alias.asname or alias.name, (f"{module}.py", alias.name)) for alias in node.names)
