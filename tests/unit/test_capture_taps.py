@@ -15,7 +15,7 @@ def taken_by(strategy: str, model: Any, boundaries: list[int], *args: Any) -> tu
     """slot -> state, and what forward returned."""
     states: dict[int, Any] = {}
     take, final = states.__setitem__, len(boundaries)
-    with taps.TAPS[strategy](model, boundaries, take) as untangle, taps.final_state(model, final, take):
+    with taps.TAPS[strategy](model, boundaries, take) as untangle, taps.final_states(model, final, None, take):
         returned = untangle(model(*args))
     return states, returned
 
