@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -63,10 +65,14 @@ def test_nothing_of_a_verify_stays(agent: Agent, dumps: Path) -> None:
 
 
 def test_what_another_verify_still_needs_stays(agent: Agent, dumps: Path) -> None:
-    """Two people may ask at once."""
+    """Two people may ask at once; what a killed one left goes with the next, an hour later."""
     make(dumps / "check/rank0", "other.alone-1", [1])
+    killed = make(dumps / "check/rank1", "killed.alone-1", [1])
+    os.utime(dumps / "check/rank1" / killed.file, (time.time() - 4000,) * 2)
 
     folder_of(agent, dumps).clear(busy=False)
+
+    assert not (dumps / "check/rank1" / killed.file).exists()
 
     assert sorted(path.name for path in (dumps / "check/rank0").iterdir()) == [MANIFEST, "other.alone-1.safetensors"]
 

@@ -16,11 +16,12 @@ from hsops.verify.live.evidence import Taken
 
 LINES_S = 30.0  # from HTTP 200 to the lines of all ranks; the writers need milliseconds
 POLL_S = 0.2
-# $1 the folder, $2 this verify's token. What others still use stays; without any dump left all of it goes. An abort
-# that is under way may still write for a moment.
+# $1 the folder, $2 this verify's token. What others still use stays, but not what a killed one left an hour ago;
+# without any dump left all of it goes. An abort that is under way may still write for a moment.
 _CLEAR = """set -e
 cd "$1" 2>/dev/null || exit 0
 for again in 1 2; do find . -type f -name "$2.*" -exec rm -f {} + ; [ "$3" = later ] || break; sleep 1; done
+find . -type f -name '*.safetensors*' -mmin +60 -exec rm -f {} +
 left=$(find . -type f -name '*.safetensors*')
 [ -n "$left" ] || { cd /; rm -rf "$1"; }"""
 
