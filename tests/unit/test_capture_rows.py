@@ -52,6 +52,16 @@ def test_a_hole_in_the_middle_fails_the_sample_once() -> None:
     assert again == ([], [])
 
 
+def test_two_requests_of_one_id_in_a_pass_fail_it() -> None:
+    """Only the id is known there, so the rows of one would be taken for the other's; a third request is not touched."""
+    ticket, other = Ticket("a", 6), Ticket("b", 1)
+
+    pieces, failures = place([ticket, other, ticket], [6, 1, 3], [0, 0, 0])
+
+    assert [(f.ticket, f.reason) for f in failures] == [(ticket, rows.TWICE)] and ticket.over
+    assert [(p.ticket, p.row) for p in pieces] == [(other, 6)]
+
+
 def test_a_retracted_request_gives_each_row_once() -> None:
     """It starts again at 0, with its own first output behind the prompt."""
     ticket = Ticket("a", 6)

@@ -7,10 +7,12 @@ position ``starts[i]`` of its prompt. A chunked prompt comes in several passes; 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 PREFIX, CHECK_PREFIX = "hs-", "hscheck-"
+TWICE = "two requests of its id are computed at once"
 SAMPLE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,159}\Z")
 
 
@@ -81,10 +83,13 @@ def place(
     """The new rows of each sample in a pass; tickets are moved on.
 
     Rows that a sample already has (a retracted request starts again) and rows past its prompt (its own output) are
-    left out, so a sample's pieces always follow each other.
+    left out, so a sample's pieces always follow each other. A ticket that is there twice stands for two requests of one
+    id (a client that gave up and asked again, where only ids are known): whose rows are whose cannot be told.
     """
     pieces: list[Piece] = []
-    failures: list[Failure] = []
+    failures = [Failure(ticket, TWICE) for ticket in _twice(tickets)]
+    for failure in failures:
+        failure.ticket.over = True
     row = 0
     for ticket, length, start in zip(tickets, lengths, starts, strict=True):
         first, row = row, row + length
@@ -101,6 +106,11 @@ def place(
             pieces.append(Piece(ticket, first + skipped, ticket.have, end - ticket.have, last))
             ticket.have, ticket.over = end, last
     return pieces, failures
+
+
+def _twice(tickets: Sequence[Ticket | None]) -> list[Ticket]:
+    count = Counter(ticket for ticket in tickets if ticket is not None and not ticket.over)
+    return [ticket for ticket, times in count.items() if times > 1]
 
 
 def _gap(ticket: Ticket, start: int) -> str:
