@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from hsops.core.inventory import HostSpec
@@ -14,6 +15,9 @@ from hsops.lab import sshd
 from tests.hosts import Server, ServerFactory, host_spec, inventory_text
 
 __all__ = ["Server", "ServerFactory", "inventory_text"]
+
+hypothesis.settings.register_profile("hsops", deadline=None)  # a busy machine is no fault of what is tested
+hypothesis.settings.load_profile("hsops")
 
 
 @pytest.fixture(scope="session")
