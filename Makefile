@@ -4,7 +4,7 @@ VENV := .venv
 BIN  := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup demo test unit integration e2e matrix lint bench docs models-table gpu-bundle gpu constraints clean
+.PHONY: setup demo test unit integration e2e matrix lint bench fidelity docs models-table gpu-bundle gpu constraints clean
 
 setup: $(VENV)/.ready ## the virtual environment and the system packages that the tests need
 
@@ -39,7 +39,10 @@ lint: setup
 	$(BIN)/lint-imports
 
 bench: setup ## ratios against scp, rsync and others, in one run
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks fetch
+
+fidelity: setup ## a thousand prompts on real servers, row by row: half an hour
+	$(BIN)/python -m benchmarks fidelity
 
 gpu-bundle: setup ## .gpu/site.tar.xz: SGLang with CUDA kernels, for a GPU machine without a package index
 	$(BIN)/python tests/gpu/bundle.py

@@ -22,7 +22,7 @@ from typing import Any
 
 from tests.e2e.practice import MINUTES, Practice, practice
 from tests.fidelity import naive, prompts
-from tests.fidelity.round import BOUNDARIES, ranks_equal
+from tests.fidelity.round import BOUNDARIES, FINAL, ranks_equal
 from tests.fidelity.tally import Tally, tally
 from tests.fidelity.truth import TIE, Truth, of_the_tiny_model
 
@@ -100,6 +100,7 @@ def run(
         "max-total-tokens": CONCURRENCY * 512,
     }
     lab.change("servers", "tiny", args=args, env={"SGLANG_HS_CHECK_RANKS": "1", **env})
+    lab.change("patches", "hs-dump", boundaries=list(BOUNDARIES), final=FINAL)
     lab.do("deploy", "--yes")
     lab.do("launch", "--replace", "--wait-healthy", timeout=10 * MINUTES)
     asked = prompts.write(folder / f"{series}.jsonl", wanted, series)
@@ -133,7 +134,8 @@ HEAD = """\
 Written by `python -m benchmarks fidelity`; do not edit. The lab at TP 2 in float32, {prompts:,} prompts of 1 to 480
 random tokens ({rows:,} rows), 32 at once, prefill in chunks of 64, against Hugging Face transformers' DeepSeek-V3 with
 the same weights. A row is wrong when |dump - reference| is more than 1e-4 of |reference|. *wrong rows* at the
-boundaries 1, 3, 5 and at the final state; then the largest error of a whole sample and of a row that is not wrong.
+boundaries 1, 3, 5 and at the final state before and after the norm; then the largest error of a whole sample and of a
+row that is not wrong.
 
 | SGLang | overlap schedule | capture | missing | wrong rows | of a sample | of a row | ranks |
 |---|---|---|---|---|---|---|---|

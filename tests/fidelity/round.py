@@ -16,8 +16,8 @@ from tests.fidelity import naive, prompts
 from tests.fidelity.truth import LIMIT, Truth, hold, largest, smallest, wrong_rows
 
 BOUNDARIES = (1, 3, 5)
-FINAL = "pre-norm"
-STATES = 4
+FINAL = "both"  # before and after the last norm
+STATES = 5
 SERIES = {"alone": 1, "batch": 12}  # name: concurrency
 OFF_BY_ONE = 0.1
 

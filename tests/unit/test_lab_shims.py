@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from hsops.lab.shims import hooks, version
+from hsops.lab.shims import hooks, imitate, version
 from hsops.lab.shims.faults import FAULTS, _trickle
 from hsops.lab.shims.standins import Finder, Kernel, wanted
 
@@ -110,6 +110,23 @@ def test_every_fault_says_what_it_looks_like() -> None:
     for fault in FAULTS.values():
         assert fault.looks_like
         assert all(module.startswith("sglang.srt.") for module, _ in fault.hooks)
+
+
+def test_an_imitation_that_is_not_known_stops_the_server() -> None:
+    """A server without it would pass for one that was tested under it."""
+    ((module, patch),) = imitate.patches("in-place-norm")
+
+    assert module.startswith("sglang.")
+    with pytest.raises(ValueError, match="no imitation 'in-place-norm'; there are: in-place-norms"):
+        patch(ModuleType(module))
+
+
+def test_imitations_are_named_together() -> None:
+    """And none is the default."""
+    both = [module for module, _ in imitate.patches("in-place-norms, deferred-allreduce")]
+
+    assert both == [imitate.NORMS, imitate.NORMS, imitate.COMMUNICATOR, imitate.ADD_NORM]
+    assert list(imitate.patches("")) == []
 
 
 def test_a_slow_load_reads_all_the_time(tmp_path: Path) -> None:
