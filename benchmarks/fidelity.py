@@ -95,6 +95,7 @@ def run(
     series = f"{'naive' if env else 'ours'}-{sglang}-{'overlap' if overlap else 'plain'}"
     args = {
         "chunked-prefill-size": CHUNK,
+        "sleep-on-idle": True,
         "disable-overlap-schedule": not overlap,
         "max-running-requests": CONCURRENCY,
         "max-total-tokens": CONCURRENCY * 512,

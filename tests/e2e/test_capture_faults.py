@@ -31,9 +31,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     folder = tmp_path_factory.mktemp("faults")
     with practice(folder, sglang="0.5.9", tp=2) as lab:
         killer.install(lab.site)
-        lab.change(
-            "servers", "tiny", args={"chunked-prefill-size": CHUNK}, env={killer.VARIABLE: str(folder / "kill-thread")}
-        )
+        args = {"chunked-prefill-size": CHUNK, "sleep-on-idle": True}
+        lab.change("servers", "tiny", args=args, env={killer.VARIABLE: str(folder / "kill-thread")})
         lab.do("deploy", "--yes")
         lab.do("launch", "--wait-healthy", timeout=5 * MINUTES)
         yield client.of(lab)

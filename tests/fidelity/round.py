@@ -132,9 +132,8 @@ def faults(seen: Round, *, states: int = STATES) -> list[str]:
 def prepare(lab: Practice, **env: str) -> None:
     """Every rank writes; prompts come in chunks."""
     lab.change("patches", "hs-dump", boundaries=list(BOUNDARIES), final=FINAL)
-    lab.change(
-        "servers", "tiny", args={"chunked-prefill-size": prompts.CHUNK}, env={"SGLANG_HS_CHECK_RANKS": "1", **env}
-    )
+    args = {"chunked-prefill-size": prompts.CHUNK, "sleep-on-idle": True}  # an idle server burns a core and more
+    lab.change("servers", "tiny", args=args, env={"SGLANG_HS_CHECK_RANKS": "1", **env})
 
 
 def capture(lab: Practice, folder: Path, series_: Mapping[str, int]) -> Path:

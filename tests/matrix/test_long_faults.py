@@ -31,7 +31,7 @@ def sglang(request: pytest.FixtureRequest) -> str:
 def lab(sglang: str, tmp_path: Path) -> Iterator[Practice]:
     """Deployed, launched, healthy."""
     with practice(tmp_path, sglang=sglang, tp=2) as up:
-        up.change("servers", "tiny", args={"chunked-prefill-size": CHUNK})
+        up.change("servers", "tiny", args={"chunked-prefill-size": CHUNK, "sleep-on-idle": True})
         up.do("deploy", "--yes")
         up.do("launch", "--wait-healthy", timeout=8 * MINUTES)
         yield up
