@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from hsops.lab.cache import locked
 from hsops.lab.shims import version
 from tests.fidelity.round import Naive, Round, faults
 
 FOLDER = Path(__file__).parents[2] / "docs/reference"
 DATA, PAGE = FOLDER / "matrix.json", FOLDER / "matrix.md"
 RUNS = FOLDER / "models-run.csv"  # what the table of models marks as run
+LOCK = Path(tempfile.gettempdir()) / f"hsops-matrix-{os.getuid()}.lock"
 COLUMNS = ["sglang", "architecture", "tp", "method", "largest_relative_error"]
 MODELS = {
     "plain": ("DeepseekV3ForCausalLM", 2),
@@ -45,13 +49,14 @@ Rank 0's dumps, which are the ones a user gets. The final state is right in all:
 
 def record(section: str, sglang: str, seen: Round | Naive | str) -> None:
     """Put a result in its place and renew the page. A text is why the round came to no end."""
-    data = read()
-    entry = {"failed": seen} if isinstance(seen, str) else asdict(seen)
-    data.setdefault(section, {})[sglang] = entry
-    data[section] = dict(sorted(data[section].items(), key=lambda item: version(item[0])))
-    DATA.write_text(json.dumps(dict(sorted(data.items())), indent=1) + "\n")
-    PAGE.write_text(page(data))
-    write_runs(data)
+    with locked(LOCK):  # two runs of different releases may share a machine
+        data = read()
+        entry = {"failed": seen} if isinstance(seen, str) else asdict(seen)
+        data.setdefault(section, {})[sglang] = entry
+        data[section] = dict(sorted(data[section].items(), key=lambda item: version(item[0])))
+        DATA.write_text(json.dumps(dict(sorted(data.items())), indent=1) + "\n")
+        PAGE.write_text(page(data))
+        write_runs(data)
 
 
 def write_runs(data: Mapping[str, Mapping[str, Any]]) -> None:
