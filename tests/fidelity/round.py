@@ -170,4 +170,4 @@ def ranks_equal(lab: Practice, fetched: Path) -> bool:
 def same_tokens(path: Path) -> bool:
     """The token ids of a dump are its prompt's."""
     held: list[int] = load_file(path)["token_ids"].tolist()
-    return held == prompts.short()[path.stem.partition(".")[2]]
+    return held == prompts.short()[path.stem.rpartition(".")[2]]

@@ -79,7 +79,7 @@ def hold(folder: Path, truth: Truth, boundaries: Sequence[int], *, shift: int = 
     """
     order = [*map(str, range(LAYERS)), "final"]
     for path in sorted(folder.glob("*.safetensors")):
-        wanted = truth.of(path.stem.partition(".")[2])
+        wanted = truth.of(path.stem.rpartition(".")[2])
         for name, state in states_of(path, boundaries).items():
             if name in order:
                 against = wanted[order[min(order.index(name) + shift, LAYERS)]]
