@@ -26,15 +26,16 @@ LOCK_WAIT_S = 20.0
 def inspect(params: dict[str, Any]) -> dict[str, Any]:
     """How patches stand here.
 
-    ``params``: ``patches``, names; optional ``read``, files (``folder/*.py`` is allowed) whose bytes are wanted;
-    optional ``flags``, of SGLang's command line.
+    ``params``: ``patches``, names; optional ``place`` (see ``_place``); optional ``read``, files (``folder/*.py`` is
+    allowed) whose bytes are wanted; optional ``flags``, of SGLang's command line.
 
     Returns ``sglang`` (facts), ``patches`` {name: {``state``: absent | applied | partial | foreign, ``identity``,
     ``options``, ``sglang``, ``applied``, ``files`` {path: applied | original | missing | edited}}}, ``files`` {path:
     {``content_b64``, ``mode``, ``sha256``} or null}, ``flags`` {flag: whether SGLang's code has it}, ``owners`` {path:
-    patch}, ``unwritable`` (why, or empty) and ``recovered``, the patches of which an interrupted change was undone.
+    patch}, ``root`` (the place's folder), ``unwritable`` (why, or empty) and ``recovered``, the patches of which an
+    interrupted change was undone.
     """
-    sglang, site = _sglang()
+    sglang, site = _place(params)
     with _locked(params["state_dir"]):
         found = stores(params["state_dir"], site)
         recovered = [name for name, store in found.items() if store.recover()]
@@ -45,13 +46,14 @@ def inspect(params: dict[str, Any]) -> dict[str, Any]:
                 name: patch_plan.judge(records.get(name), site, sglang["version"]) for name in params["patches"]
             },
             "files": {path: _told(site, path) for path in _wanted(site, params.get("read", []))},
-            "flags": facts.flags(site.root, params.get("flags", [])),
+            "flags": facts.flags(sglang["site"], params.get("flags", [])),
             "owners": {
                 entry["path"]: name
                 for name, record in records.items()
                 for entry in (record["files"] if record else [])
                 if not entry["cache"]
             },
+            "root": site.root,
             "unwritable": site.unwritable("sglang/__init__.py") or site.unwritable("x"),
             "recovered": recovered,
         }
@@ -60,15 +62,15 @@ def inspect(params: dict[str, Any]) -> dict[str, Any]:
 def apply(params: dict[str, Any]) -> dict[str, Any]:
     """Apply a patch, replacing what an earlier apply of it did.
 
-    ``params``: ``patch``, ``identity``, ``options`` (any JSON), ``edits``: [{``path``, ``content_b64`` or null to
-    remove, ``mode``, ``before_sha256`` or null, optional ``original_b64`` or null: what a revert brings back, when
-    that is not what lies there now}].
+    ``params``: ``patch``, ``place``, ``identity``, ``options`` (any JSON), ``edits``: [{``path``, ``content_b64`` or
+    null to remove, ``mode``, ``before_sha256`` or null, optional ``original_b64`` or null: what a revert brings back,
+    when that is not what lies there now}].
 
     Raises:
         Refusal: ``no-sglang``, ``not-importable``, ``escapes-root``, ``changed-meanwhile``, ``conflict``,
             ``not-writable``, ``locked``. Nothing is changed.
     """
-    sglang, site = _sglang()
+    sglang, site = _place(params)
     edits = [patch_plan.parse_edit(raw) for raw in params["edits"]]
     with _locked(params["state_dir"]):
         store = Store(params["state_dir"], params["patch"], site)
@@ -95,12 +97,12 @@ def apply(params: dict[str, Any]) -> dict[str, Any]:
 def revert(params: dict[str, Any]) -> dict[str, Any]:
     """Bring back, byte for byte, what was there before the patch.
 
-    ``params``: ``patch``; ``force``: also over files that somebody edited since.
+    ``params``: ``patch``, ``place``; ``force``: also over files that somebody edited since.
 
     Raises:
         Refusal: ``foreign`` (``detail.files``) without ``force``; ``not-writable``, ``locked``, ``no-sglang``.
     """
-    sglang, site = _sglang()
+    sglang, site = _place(params)
     with _locked(params["state_dir"]):
         store = Store(params["state_dir"], params["patch"], site)
         store.recover()
@@ -119,10 +121,15 @@ def revert(params: dict[str, Any]) -> dict[str, Any]:
         return {"changed": changed, "left": left, "identity": record["identity"]}
 
 
-def _sglang() -> tuple[dict[str, Any], Site]:
+def _place(params: dict[str, Any]) -> tuple[dict[str, Any], Site]:
+    """SGLang, and where the patch's files lie: ``place`` ``source``, beside it, or ``hook``, below the state folder."""
     found = facts.sglang()
     if found["root"] is None:
         raise Refusal("no-sglang", f"{sys.executable} finds no sglang", python=sys.executable)
+    if params.get("place") == "hook":
+        folder = os.path.join(params["state_dir"], "hook")
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        return found, Site(folder)
     folders = {os.path.realpath(folder) for folder in sys.path if folder}
     if os.path.realpath(found["site"]) not in folders:
         raise Refusal(

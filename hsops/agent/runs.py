@@ -29,7 +29,8 @@ def start(params: "dict[str, Any]") -> "dict[str, Any]":
 
     ``params``: server, model, tp, port (0: a free one), host (that it listens on), argv, env, spec_hash, dump_dir ("":
     none), patches, needs (importable packages). The words ``{python}``, ``{model}`` and ``{port}`` of argv, and
-    ``{run}``, ``{run_dir}`` and ``{dump_dir}`` in values of env, are filled in.
+    ``{run}``, ``{run_dir}``, ``{dump_dir}`` and ``{:PYTHONPATH}`` (the host's own behind a colon, or nothing) in values
+    of env, are filled in.
 
     Raises:
         Refusal: no-sglang, model-missing, dump-dir-not-writable, port-taken, port-unusable, already-running,
@@ -61,7 +62,9 @@ def start(params: "dict[str, Any]") -> "dict[str, Any]":
 
 
 def _filled(value: str, run: RunDir, dump_dir: str) -> str:
-    return value.replace("{run_dir}", run.path).replace("{run}", run.id).replace("{dump_dir}", dump_dir)
+    known = f":{os.environ['PYTHONPATH']}" if os.environ.get("PYTHONPATH") else ""
+    value = value.replace("{run_dir}", run.path).replace("{run}", run.id).replace("{dump_dir}", dump_dir)
+    return value.replace("{:PYTHONPATH}", known)
 
 
 def _refuse_second(params: "dict[str, Any]") -> None:

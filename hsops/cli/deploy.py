@@ -12,7 +12,10 @@ from hsops.core.errors import HsopsError, PartialError, UsageError
 from hsops.render.console import Outcome
 
 if TYPE_CHECKING:
+    from hsops.deploy.do import Done
+    from hsops.deploy.plan import Plan
     from hsops.deploy.targets import Target
+    from hsops.remote.agent import Agent
     from hsops.render.deploy import Row
 
 UNDO = "hsops deploy --revert"
@@ -55,7 +58,7 @@ def put(session: Session, wish: Wish = Wish()) -> Outcome:
 
     if wish.status and (wish.check or wish.diff or wish.revert or wish.force):
         raise UsageError("--status only looks; it goes with no other option of deploy")
-    rows = [_row(session, target, wish) for target in _targets(session, wish)]
+    rows = [row for target in _targets(session, wish) for row in _rows(session, target, wish)]
     if wish.status:
         return Outcome(render.data(rows), list(render.status_lines(rows)))
     shown = list(render.plan_lines(rows, with_diff=wish.diff))
@@ -82,25 +85,49 @@ def _targets(session: Session, wish: Wish) -> list[Target]:
     )
 
 
-def _row(session: Session, target: Target, wish: Wish) -> Row:
-    from hsops.deploy import do, payload, plan, served
+def _rows(session: Session, target: Target, wish: Wish) -> list[Row]:
+    from hsops.deploy import do
     from hsops.render.deploy import Row
 
     agent = session.agent(target.host)
-    facts = do.look(agent, target.patch)
     try:
-        if wish.revert:
-            planned = plan.plan_revert(facts, target.patch, force=wish.force)
-        else:
-            wanted = payload.build(session.inventory.patches[target.patch])
-            planned = plan.status(facts, wanted) if wish.status else plan.plan(facts, wanted, force=wish.force)
-            if planned.needed:
-                planned = served.checked(planned, agent, _models(session, target), force=wish.force)
+        plans = _reverts(agent, target, wish) if wish.revert else [_wanted(session, agent, target, wish)]
     except HsopsError as error:
         error.host = error.host or target.host.name
         raise
-    warnings = do.stale_runs(agent, target.patch, "" if wish.revert else planned.identity)
-    return Row(target.host.name, planned, tuple(warnings))
+    rows = []
+    for planned in plans:
+        warnings = do.stale_runs(agent, target.patch, "" if wish.revert else planned.identity)
+        rows.append(Row(target.host.name, planned, tuple(warnings)))
+    return rows
+
+
+def _wanted(session: Session, agent: Agent, target: Target, wish: Wish) -> Plan:
+    from hsops.deploy import do, hook, payload, plan, served
+
+    wanted = payload.build(session.inventory.patches[target.patch])
+    source = do.look(agent, target.patch)
+    ours = do.look_hook(agent, target.patch, list(wanted.files)) if wanted.place == hook.PLACE else source
+    if wish.status:
+        return plan.status(ours, wanted)
+    warnings = hook.check(ours) if wanted.place == hook.PLACE else []
+    other = source if wanted.place == hook.PLACE else do.look(agent, target.patch, hook.PLACE, ())
+    hook.check_other(other, target.patch, wanted.place)
+    planned = plan.plan(ours, wanted, force=wish.force)
+    planned = replace(planned, warnings=(*planned.warnings, *warnings))
+    return served.checked(planned, agent, _models(session, target), force=wish.force) if planned.needed else planned
+
+
+def _reverts(agent: Agent, target: Target, wish: Wish) -> list[Plan]:
+    """Out of SGLang's files and out of hsops' own folder, wherever it is; the first also when it is nowhere."""
+    from hsops.deploy import do, hook, plan
+
+    own = do.look_hook(agent, target.patch)
+    there = [plan.plan_revert(own, target.patch, force=wish.force, place=hook.PLACE)] if own.recorded.files else []
+    source = do.look(agent, target.patch)
+    if source.recorded.files or not there:
+        there.insert(0, plan.plan_revert(source, target.patch, force=wish.force))
+    return there
 
 
 def _models(session: Session, target: Target) -> dict[str, str]:
@@ -119,8 +146,6 @@ def _agreed(session: Session, shown: list[str], wish: Wish) -> bool:
 
 
 def _carry_out(session: Session, rows: list[Row], wish: Wish) -> list[Row]:
-    from hsops.deploy import do
-
     done: list[Row] = []
     for row in rows:
         if not row.plan.needed:
@@ -128,7 +153,7 @@ def _carry_out(session: Session, rows: list[Row], wish: Wish) -> list[Row]:
             continue
         agent = session.agent(row.host)
         try:
-            changed = do.revert(agent, row.plan.patch, force=wish.force) if wish.revert else do.apply(agent, row.plan)
+            changed = _change(agent, row.plan, wish)
         except HsopsError as error:
             if any(earlier.done for earlier in done):
                 names = ", ".join(earlier.host for earlier in done if earlier.done)
@@ -138,6 +163,12 @@ def _carry_out(session: Session, rows: list[Row], wish: Wish) -> list[Row]:
             raise
         done.append(replace(row, done=changed))
     return done
+
+
+def _change(agent: Agent, plan: Plan, wish: Wish) -> Done:
+    from hsops.deploy import do
+
+    return do.revert(agent, plan.patch, force=wish.force, place=plan.place) if wish.revert else do.apply(agent, plan)
 
 
 def _nothing(rows: list[Row], wish: Wish) -> list[str]:

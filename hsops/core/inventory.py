@@ -86,6 +86,9 @@ class HsDumpPatch(_Model):
 
     name: Name
     kind: Literal["hs-dump"] = "hs-dump"
+    method: Literal["source", "hook"] = Field(
+        "source", description="source: a stanza in SGLang's model registry; hook: --forward-hooks, no file is touched"
+    )
     boundaries: Boundaries = Field(description="k = residual stream just before layer k, output of layer k-1")
     final: Literal["pre-norm", "post-norm", "both", "none"] = Field(
         "pre-norm",

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import base64
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hsops.core.deadline import Deadline
 from hsops.core.errors import AgentError, HsopsError, LockedError
 from hsops.deploy import facts as facts_
+from hsops.deploy import hook
 from hsops.deploy.facts import Facts
 from hsops.deploy.payload import FILE_MODE
 from hsops.deploy.plan import READ, Plan
+from hsops.payload.hsops_hs_dump.strategy import HOOK_FLAG
 from hsops.remote.agent import Agent
 from hsops.remote.runs import list_runs
 
@@ -27,12 +30,21 @@ class Done:
     seconds: float
 
 
-def look(agent: Agent, patch: str) -> Facts:
-    """What the host has. An interrupted earlier change is undone by this."""
+def look(agent: Agent, patch: str, place: str = "source", read: Sequence[str] = READ) -> Facts:
+    """What the host has in a place, with the bytes of ``read``. An interrupted earlier change is undone by this."""
     try:
-        return facts_.parse(agent.call("patch-inspect", deadline=CHANGE, patches=[patch], read=list(READ)), patch)
+        found = agent.call(
+            "patch-inspect", deadline=CHANGE, patches=[patch], place=place, read=list(read), flags=[HOOK_FLAG]
+        )
+        return facts_.parse(found, patch)
     except AgentError as error:
         raise explained(error, agent) from None
+
+
+def look_hook(agent: Agent, patch: str, wanted: Sequence[str] = ()) -> Facts:
+    """What the host has in hsops' own folder: the files of ``wanted`` and those that are recorded."""
+    recorded = look(agent, patch, hook.PLACE, ()).recorded
+    return look(agent, patch, hook.PLACE, sorted({*recorded.files, *wanted}))
 
 
 def apply(agent: Agent, plan: Plan) -> Done:
@@ -51,16 +63,24 @@ def apply(agent: Agent, plan: Plan) -> Done:
         }
         for edit in plan.edits
     ]
-    return _change(agent, "patch-apply", patch=plan.patch, identity=plan.identity, options=plan.options, edits=edits)
+    return _change(
+        agent,
+        "patch-apply",
+        place=plan.place,
+        patch=plan.patch,
+        identity=plan.identity,
+        options=plan.options,
+        edits=edits,
+    )
 
 
-def revert(agent: Agent, patch: str, *, force: bool = False) -> Done:
+def revert(agent: Agent, patch: str, *, force: bool = False, place: str = "source") -> Done:
     """Bring back what was there before the patch, byte for byte.
 
     Raises:
         AgentError: as ``apply``.
     """
-    return _change(agent, "patch-revert", patch=patch, force=force)
+    return _change(agent, "patch-revert", place=place, patch=patch, force=force)
 
 
 def stale_runs(agent: Agent, patch: str, identity: str) -> list[str]:

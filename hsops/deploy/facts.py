@@ -6,6 +6,8 @@ import base64
 from dataclasses import dataclass
 from typing import Any
 
+from hsops.payload.hsops_hs_dump.strategy import HOOK_FLAG as FLAG
+
 
 @dataclass(frozen=True, slots=True)
 class FileFacts:
@@ -46,6 +48,7 @@ class Facts:
         files: path relative to ``site`` -> what is there; None: no file.
         owners: path -> the patch that changed it.
         unwritable: why the files cannot be changed; empty when they can.
+        hooks: its command line has ``--forward-hooks``.
         recovered: patches of which an interrupted change was just undone.
     """
 
@@ -56,6 +59,7 @@ class Facts:
     owners: dict[str, str]
     unwritable: str
     recovered: tuple[str, ...]
+    hooks: bool = True
 
     def content(self, path: str) -> bytes:
         """A file's bytes; empty when it is not there."""
@@ -80,6 +84,7 @@ def parse(raw: dict[str, Any], patch: str) -> Facts:
         owners=raw["owners"],
         unwritable=raw["unwritable"],
         recovered=tuple(raw["recovered"]),
+        hooks=raw["flags"].get(FLAG, False),
     )
 
 

@@ -35,23 +35,31 @@ class Payload:
     Args:
         name: the patch's name in the inventory.
         identity: 12 hex digits over all bytes and options; equal for equal sources on every machine.
-        options: ``boundaries`` (ascending) and ``final``.
-        files: path relative to site-packages -> bytes; what lies in the package.
+        options: ``boundaries`` (ascending), ``final`` and ``method``.
+        files: path -> bytes; what lies in the package. Relative to its place: site-packages, or for ``hook`` hsops' own
+            folder, where each identity has one.
+        place: ``source`` or ``hook``.
     """
 
     name: str
     identity: str
     options: dict[str, object]
     files: dict[str, bytes]
+    place: str = "source"
 
 
 def build(patch: HsDumpPatch) -> Payload:
     """The payload for a patch of the inventory."""
-    options: dict[str, object] = {"boundaries": sorted(set(patch.boundaries)), "final": patch.final}
+    options: dict[str, object] = {
+        "boundaries": sorted(set(patch.boundaries)),
+        "final": patch.final,
+        "method": patch.method,
+    }
     identity = _identity(options)
     config = json.dumps({"identity": identity, **options}, indent=1).encode() + b"\n"
-    files = {f"{PACKAGE}/{name}": data for name, data in sources().items()}
-    return Payload(patch.name, identity, options, {**files, f"{PACKAGE}/config.json": config})
+    folder = PACKAGE if patch.method == "source" else f"{identity}/{PACKAGE}"
+    files = {f"{folder}/{name}": data for name, data in sources().items()}
+    return Payload(patch.name, identity, options, {**files, f"{folder}/config.json": config}, patch.method)
 
 
 @cache

@@ -56,6 +56,7 @@ class Plan:
         sglang: SGLang's version.
         actions: the files that change.
         edits: all files of the patch, for the agent; empty in a plan to revert.
+        place: where the files lie, ``source`` or ``hook``.
         warnings: what the user should know.
     """
 
@@ -68,6 +69,7 @@ class Plan:
     actions: tuple[Action, ...]
     edits: tuple[Edit, ...] = ()
     warnings: tuple[str, ...] = field(default=())
+    place: str = "source"
 
     @property
     def changes(self) -> int:
@@ -102,7 +104,7 @@ def plan(facts: Facts, wanted: Payload, *, force: bool = False) -> Plan:
         RemoteError: the files would have to change and cannot.
     """
     state, reason = state_of(facts, wanted.identity)
-    warnings = _check_version(facts)
+    warnings = _check_version(facts) if wanted.place == "source" else []
     edits = tuple(_edits(facts, wanted))
     actions = tuple(_actions(facts, edits)) if state != "applied" else ()
     if state != "applied":
@@ -114,10 +116,21 @@ def plan(facts: Facts, wanted: Payload, *, force: bool = False) -> Plan:
         if facts.unwritable:
             raise RemoteError(facts.unwritable, why="the patch lives beside SGLang", fix=_UNWRITABLE)
     options = dict(wanted.options)
-    return Plan(wanted.name, wanted.identity, options, state, reason, facts.version, actions, edits, tuple(warnings))
+    return Plan(
+        wanted.name,
+        wanted.identity,
+        options,
+        state,
+        reason,
+        facts.version,
+        actions,
+        edits,
+        tuple(warnings),
+        wanted.place,
+    )
 
 
-def plan_revert(facts: Facts, name: str, *, force: bool = False) -> Plan:
+def plan_revert(facts: Facts, name: str, *, force: bool = False, place: str = "source") -> Plan:
     """How to get back to what was there before.
 
     Raises:
@@ -136,7 +149,7 @@ def plan_revert(facts: Facts, name: str, *, force: bool = False) -> Plan:
         current = facts.files.get(path)
         if told in ("applied", "edited") and current:
             actions.append(_taken_away(path, current.content))
-    return Plan(name, recorded.identity, recorded.options, state, reason, facts.version, tuple(actions))
+    return Plan(name, recorded.identity, recorded.options, state, reason, facts.version, tuple(actions), place=place)
 
 
 def status(facts: Facts, wanted: Payload) -> Plan:
@@ -204,7 +217,7 @@ def _registry_lacks(facts: Facts) -> str:
 
 def _taken_away(path: str, content: bytes) -> Action:
     """A file of the patch goes, a module of SGLang gets its own bytes back."""
-    if path.startswith(f"{PACKAGE}/"):
+    if f"{PACKAGE}/" in path:
         return Action("remove", path, content, None)
     return Action("restore", path, content, without_stanza(content))
 

@@ -11,7 +11,7 @@ from typing import Any
 from hsops.core.command import Command
 from hsops.core.errors import ConfigError, Fault
 from hsops.core.inventory import HostSpec, Scalar, ServerSpec
-from hsops.launch import nccl, needs
+from hsops.launch import hook, nccl, needs
 
 Path_ = tuple[str, ...]
 _LEAVE_OUT = "take them out; or take the hs-dump patch out of servers.{server}.patches, to serve without capture"
@@ -30,11 +30,13 @@ class Deployed:
         sglang: its version; "" when unknown.
         patches: name -> identity of the patches of this server that are applied.
         flags: those of ``needs.ADDED`` that its SGLang has; None when nobody looked.
+        hook: the folder on the host that the payload lies in, with ``method: hook``; "" without.
     """
 
     sglang: str
     patches: Mapping[str, str]
     flags: frozenset[str] | None = None
+    hook: str = ""
 
 
 def nowhere(path: Path_, message: str) -> Fault:
@@ -78,7 +80,10 @@ class Plan:
     def command(self) -> Command:
         """The command line for people, with secrets masked when printed."""
         known = {"{python}": self.python, "{model}": self.model, "{port}": str(self.port or "auto")}
-        env = {name: value.replace("{dump_dir}", self.dump_dir) for name, value in self.env.items()}
+        filled = {"{dump_dir}": self.dump_dir, "{:PYTHONPATH}": ""}
+        env = dict(self.env)
+        for word, value in filled.items():
+            env = {name: text.replace(word, value) for name, text in env.items()}
         return Command(tuple(known.get(word, word) for word in self.argv), env, self.secrets)
 
     @property
@@ -128,6 +133,10 @@ def plan(
         raise ConfigError(placed, fix=_LEAVE_OUT.format(server=server.name) if clashes else "")
     added = needs.missing(args, needs.Installed(deployed.sglang, deployed.flags)) if captures else {}
     args = {name: value for name, value in args.items() if name not in _FIELDS}
+    notes = [f"added --{flag}: {why}" for flag, why in added.items()]
+    if deployed.hook:
+        args[hook.FLAG] = hook.argument(args.get(hook.FLAG))
+        notes.append(f"added --{hook.FLAG}: {hook.WHY}")
     words = [word for name, value in {**args, **dict.fromkeys(added, True)}.items() for word in _words(name, value)]
     head = ("{python}", "-m", "sglang.launch_server", "--model-path", "{model}", "--tp-size", str(server.tp))
     argv = (*head, "--port", "{port}", *words)
@@ -136,6 +145,7 @@ def plan(
         **(nccl.PROFILES[server.nccl].env if server.nccl else {}),
         **({"SGLANG_HS_DUMP_DIR": "{dump_dir}", "SGLANG_HS_RUN": "{run}"} if captures else {}),
         **server.env,
+        **(hook.environment(deployed.hook, server.env) if deployed.hook else {}),
     }
     port = 0 if server.port == "auto" else int(server.port)
     return Plan(
@@ -150,7 +160,7 @@ def plan(
         listen=str(args.get("host", "127.0.0.1")),
         dump_dir=dump_dir,
         deployed=deployed,
-        notes=tuple(f"added --{flag}: {why}" for flag, why in added.items()),
+        notes=tuple(notes),
         spec_hash=_hash(argv, env, server, host, deployed),
         secrets=tuple(str(args[name]) for name in ("api-key", "admin-api-key") if name in args),
     )
@@ -173,6 +183,11 @@ def _clashes(server: ServerSpec) -> Iterator[tuple[Path_, str]]:
     spelt = {_flag(name): name for name in server.args}
     for flag, why in needs.contradictions({_flag(name): value for name, value in server.args.items()}).items():
         yield ("args", spelt[flag]), why
+    if hook.FLAG in spelt:
+        try:
+            hook.argument(server.args[spelt[hook.FLAG]])
+        except ValueError as error:
+            yield ("args", spelt[hook.FLAG]), f"not a JSON list of hooks: {error}"
     for name in needs.OWN_ENV:
         if name in server.env:
             yield ("env", name), f"hsops sets it: dumps go below the host's dumps folder, to {server.name}"

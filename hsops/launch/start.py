@@ -38,21 +38,27 @@ def inspect(agent: Agent, server: ServerSpec, patches: Sequence[HsDumpPatch]) ->
     Raises:
         HsopsError: a patch of the server is not applied as the inventory says.
     """
-    try:
-        found = agent.call(
-            "patch-inspect", deadline=QUICK, patches=[patch.name for patch in patches], flags=needs.ADDED
-        )
-    except AgentError as error:
-        raise _refused(error, server.name, agent.host.name) from error
     identities: dict[str, str] = {}
+    found = _inspect(agent, server, "source", patches)
+    hook = ""
     for patch in patches:
-        state = found["patches"][patch.name]
+        there = found if patch.method == "source" else _inspect(agent, server, patch.method, [patch])
+        state = there["patches"][patch.name]
         if state["state"] != "applied":
             raise _not_deployed(agent, server, patch.name, f"is {state['state']}")
         if other := _options_differ(patch, state.get("options") or {}):
             raise _not_deployed(agent, server, patch.name, f"was deployed with other options ({other})")
         identities[patch.name] = state["identity"]
-    return Deployed(str(found["sglang"]["version"] or ""), identities, _known(found["flags"]))
+        hook = hook if patch.method == "source" else f"{there['root']}/{state['identity']}"
+    return Deployed(str(found["sglang"]["version"] or ""), identities, _known(found["flags"]), hook)
+
+
+def _inspect(agent: Agent, server: ServerSpec, place: str, patches: Sequence[HsDumpPatch]) -> dict[str, Any]:
+    names = [patch.name for patch in patches]
+    try:
+        return agent.call("patch-inspect", deadline=QUICK, place=place, patches=names, flags=needs.ADDED)
+    except AgentError as error:
+        raise _refused(error, server.name, agent.host.name) from error
 
 
 def ensure(agent: Agent, plan: Plan, known: Sequence[Run], *, replace: bool, healthy: bool, emit: Emit) -> Started:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.e2e.practice import MINUTES, practice
 from tests.fidelity import naive, prompts
-from tests.fidelity.round import BOUNDARIES, OFF_BY_ONE, faults, play, play_naive
+from tests.fidelity.round import BOUNDARIES, OFF_BY_ONE, faults, play, play_naive, tree
 from tests.fidelity.truth import LIMIT, Truth, of_the_tiny_model
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(10 * MINUTES)]
@@ -41,6 +41,26 @@ def test_fetched_states_equal_the_reference(
     assert faults(seen) == []
     with capsys.disabled():
         print(f"\n  SGLang {sglang}, {seen.strategy}: largest relative error {max(seen.errors.values()):.2e}", end="")
+
+
+def test_method_hook_captures_the_same(truth: Truth, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No file of SGLang is touched, not even while it is deployed; the other release: ``make matrix``."""
+    with practice(tmp_path, sglang="0.5.23", tp=2) as lab:
+        untouched = tree(lab)
+        lab.change("patches", "hs-dump", method="hook")
+        lab.do("deploy", "--yes")
+        deployed, status = tree(lab), lab.do("deploy", "--status")["patches"][0]
+        lab.do("deploy", "--revert", "--yes")
+        left = list((lab.home / "state/hook").iterdir())
+
+        seen = play(lab, truth, tmp_path)
+
+    assert deployed == untouched and status["state"] == "applied" and not left
+    assert faults(seen) == []
+    with capsys.disabled():
+        print(
+            f"\n  hook, SGLang 0.5.23, {seen.strategy}: largest relative error {max(seen.errors.values()):.2e}", end=""
+        )
 
 
 @pytest.mark.parametrize("kind, imitate", NAIVE.items())

@@ -27,6 +27,7 @@ RELEASES = [f"0.5.{n}" for n in range(4, 24)]
 KINDS = {
     "plain": (RELEASES, 2, "deepseek", ""),
     "TP 1": (["0.5.9", "0.5.23"], 1, "deepseek", ""),
+    "method: hook": (["0.5.6", "0.5.9", "0.5.23"], 2, "deepseek", ""),
     "Kimi-K2.5": (["0.5.9", "0.5.23"], 2, "kimi", ""),
     "GPU faults imitated": (
         ["0.5.6", "0.5.9", "0.5.13", "0.5.14", "0.5.20", "0.5.21", "0.5.23"],
@@ -50,6 +51,8 @@ def test_release(section: str, sglang: str, truth: Truth, tmp_path: Path) -> Non
     _, tp, model, imitate = KINDS[section]
     skip_measured(section, sglang)
     with told(section, sglang), practice(tmp_path, sglang=sglang, tp=tp, model=model) as lab:
+        if section == "method: hook":
+            lab.change("patches", "hs-dump", method="hook")
         seen = play(lab, truth, tmp_path, HSOPS_LAB_IMITATE=imitate)
         results.record(section, sglang, seen)
 

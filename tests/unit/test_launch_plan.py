@@ -52,6 +52,20 @@ def test_environment_wins_over_the_profile() -> None:
     assert found.command.env["SGLANG_HS_DUMP_DIR"] == "/dev/shm/sglang_hs/kimi"
 
 
+def test_a_hook_is_named_to_sglang() -> None:
+    """Its flag, its place on Python's path, and a note; a value that is no list is the inventory's fault."""
+    deployed = Deployed("0.5.9", {"hs-dump": "3f9c2a"}, hook="/state/hook/3f9c2a")
+
+    found = planned(captures=True, deployed=deployed)
+
+    assert "hsops_hs_dump:hook" in found.argv[found.argv.index("--forward-hooks") + 1]
+    assert found.env["PYTHONPATH"] == "/state/hook/3f9c2a{:PYTHONPATH}"
+    assert found.command.env["PYTHONPATH"] == "/state/hook/3f9c2a"
+    assert any("added --forward-hooks" in note for note in found.notes)
+    with pytest.raises(ConfigError, match="not a JSON list"):
+        planned(captures=True, deployed=deployed, args={"forward-hooks": "oops"})
+
+
 def test_every_profile_is_spelt_right() -> None:
     """The profiles pass their own spelling check."""
     names = {name for profile in PROFILES.values() for name in profile.env}

@@ -12,3 +12,12 @@ def install(module: "dict[str, Any]") -> None:
     from .wiring import install as wire
 
     wire(module)
+
+
+def hook(_config: "dict[str, Any]") -> None:
+    """Wrap the model of whoever called this: a factory for ``--forward-hooks`` that gives no hook; never raises."""
+    import inspect
+
+    from .wiring import hooked
+
+    hooked(inspect.currentframe())

@@ -15,6 +15,7 @@ from .code import Code, parameters
 REGISTRY_FILE = "sglang/srt/models/registry.py"
 COMMUNICATOR_FILE = "sglang/srt/layers/communicator.py"
 COMMUNICATOR_CLASS = "LayerCommunicator"
+HOOK_FLAG = "forward-hooks"  # of SGLang's command line, 0.5.6 on
 
 
 @dataclass(frozen=True)

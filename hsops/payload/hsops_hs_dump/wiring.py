@@ -11,6 +11,7 @@ import importlib.metadata
 import os
 import re
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 from . import settings as configuration
@@ -19,6 +20,7 @@ from .settings import Settings
 
 INSTALLED = "_hsops_hs_dump"
 RESOLVE = "resolve_model_cls"
+FRAMES = 4
 DRAFT = re.compile(r"nextn|mtp|multitoken|eagle|draft|dflash|dspark|medusa", re.IGNORECASE)
 
 
@@ -35,6 +37,28 @@ def install(module: dict[str, Any]) -> None:
         installer.refuse(f"SGLang's model registry has a shape that is not known ({type(error).__name__}: {error})")
 
 
+def hooked(frame: FrameType | None) -> None:
+    """Wrap the model of the function that calls the ``--forward-hooks`` factories, when a rank has loaded it.
+
+    A factory gets its configuration and nothing else, but what calls it is ``register_forward_hooks(model, specs)``,
+    and does so alike in all of 0.5.6 to 0.5.23. So the model is taken from the caller's frame. A search of all objects
+    could find a draft's model or one that is given up; a hook of the first forward would come after launch wants its
+    hello, and not at all where SGLang calls ``model.forward`` itself.
+    """
+    if not os.environ.get(configuration.DUMP_DIR):
+        return
+    installer = new_installer()
+    for _ in range(FRAMES):
+        model = frame.f_locals.get("model") if frame else None
+        if hasattr(model, "named_modules") and installer:
+            installer.built(model)
+            return
+        frame = frame.f_back if frame else None
+    if installer:
+        installer.refuse("--forward-hooks calls its factories from a place that is not known: no model there")
+
+
+@functools.cache
 def new_installer() -> Installer | None:
     """What wraps this process's models; None when there is no configuration, which the log then says."""
     try:

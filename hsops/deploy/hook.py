@@ -1,0 +1,46 @@
+"""``method: hook``: no file of SGLang is touched; the payload lies in a folder of hsops' own and is named at launch."""
+
+from __future__ import annotations
+
+from hsops.core.errors import ForeignError, UnsupportedError
+from hsops.core.versions import within
+from hsops.deploy.facts import Facts
+from hsops.payload.hsops_hs_dump.strategy import HOOK_FLAG, LAST
+
+PLACE = "hook"
+SINCE = "0.5.6"
+
+
+def check(facts: Facts) -> list[str]:
+    """Warnings about the installed SGLang.
+
+    Raises:
+        UnsupportedError: its command line has no ``--forward-hooks``.
+    """
+    if not facts.hooks:
+        raise UnsupportedError(
+            f"SGLang {facts.version or 'of unknown version'} has no --{HOOK_FLAG}",
+            why=f"method: hook needs it; it came with {SINCE}. Nothing was changed",
+            fix="set patches.<name>.method: source in inventory.yaml, or install a newer SGLang",
+        )
+    if not within(facts.version, until=LAST):
+        return [f"SGLang {facts.version or '(no version)'} was not tried; each rank says at its start what it finds"]
+    return []
+
+
+def check_other(other: Facts, patch: str, place: str) -> None:
+    """One method at a time: two would answer for the same dumps.
+
+    Args:
+        other: the facts of the other place; place: the one that is wanted.
+
+    Raises:
+        ForeignError: the patch is applied there.
+    """
+    if other.recorded.state != "absent":
+        where = "SGLang's files (method: source)" if place == PLACE else "hsops' own folder (method: hook)"
+        raise ForeignError(
+            f"{patch} is applied in {where}",
+            why="the inventory wants the other method now, and only one may be there",
+            fix="hsops deploy --revert takes it out; then hsops deploy again",
+        )
