@@ -94,7 +94,7 @@ def test_the_flag_keeps_hooks_of_the_users_own() -> None:
 
     assert ours == [launch_hook.SPEC] and both == [{"name": "mine"}, launch_hook.SPEC]
     for bad in ("{}", "no JSON"):
-        with pytest.raises(ValueError, match="JSON list|Expecting"):
+        with pytest.raises(ValueError, match=r"JSON list|Expecting"):
             launch_hook.argument(bad)
 
 
