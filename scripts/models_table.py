@@ -7,7 +7,6 @@ docs/reference/models-run.csv.
 from __future__ import annotations
 
 import csv
-import json
 import sys
 import zipfile
 from collections import defaultdict
@@ -24,9 +23,6 @@ from hsops.payload.hsops_hs_dump.wiring import DRAFT
 
 FOLDER = Path(__file__).parent.parent / "docs" / "reference"
 RUNS = FOLDER / "models-run.csv"
-MATRIX = FOLDER / "matrix.json"
-MATRIX_SECTIONS = {"plain": "DeepseekV3ForCausalLM", "Kimi-K2.5": "KimiK25ForConditionalGeneration"}
-LIMIT = 1e-5
 VERSIONS = [f"0.5.{n}" for n in range(4, 24)]
 LETTERS = {
     strategy.LAYERS_TO_CAPTURE.name: "N",
@@ -44,7 +40,7 @@ class with the loop over the layers) that has SGLang's own capture, a layer comm
 **N** `layers-to-capture` · **P** `prepare-attn` · **S** `residual-stream` · **I** `layer-input` (see
 [hs-dump](hs-dump.md#strategies)) · **-** a shape that is not known: refused at launch, with what was looked for ·
 blank: not in that release. **Bold** was also run: a real server with tiny random weights, on the CPU in float32, each
-state held against Hugging Face transformers (`matrix.json`, `models-run.csv`). What is not bold is known by its code
+state held against Hugging Face transformers (`models-run.csv`). What is not bold is known by its code
 alone.
 
 A release of SGLang may choose a layer's communicator or boundary only when the server starts, by its arguments; the
@@ -130,14 +126,7 @@ def _cell(row: Row, version: str, runs: set[tuple[str, str]]) -> str:
 def _runs() -> set[tuple[str, str]]:
     """(release, architecture) of what was run and was right."""
     with RUNS.open(newline="") as file:
-        found = {(line["sglang"], line["architecture"]) for line in csv.DictReader(file)}
-    matrix = json.loads(MATRIX.read_text()) if MATRIX.exists() else {}
-    for section, architecture in MATRIX_SECTIONS.items():
-        for release, result in matrix.get(section, {}).items():
-            errors = result.get("errors") if isinstance(result, dict) else None
-            if errors and max(errors.values()) <= LIMIT:
-                found.add((release, architecture))
-    return found
+        return {(line["sglang"], line["architecture"]) for line in csv.DictReader(file)}
 
 
 if __name__ == "__main__":

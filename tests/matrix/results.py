@@ -21,9 +21,10 @@ RUNS = FOLDER / "models-run.csv"  # what the table of models marks as run
 LOCK = Path(tempfile.gettempdir()) / f"hsops-matrix-{os.getuid()}.lock"
 COLUMNS = ["sglang", "architecture", "tp", "method", "largest_relative_error"]
 MODELS = {
-    "plain": ("DeepseekV3ForCausalLM", 2),
-    "TP 1": ("DeepseekV3ForCausalLM", 1),
-    "Kimi-K2.5": ("KimiK25ForConditionalGeneration", 2),
+    "plain": ("DeepseekV3ForCausalLM", 2, "source"),
+    "TP 1": ("DeepseekV3ForCausalLM", 1, "source"),
+    "method: hook": ("DeepseekV3ForCausalLM", 2, "hook"),
+    "Kimi-K2.5": ("KimiK25ForConditionalGeneration", 2, "source"),
 }
 COMMAND = "make matrix"
 
@@ -61,13 +62,27 @@ def record(section: str, sglang: str, seen: Round | Naive | str) -> None:
 
 def write_runs(data: Mapping[str, Mapping[str, Any]]) -> None:
     """Rounds that were as promised, beside what others have noted in that file."""
+    ours = {architecture for architecture, *_ in MODELS.values()}
     with RUNS.open(newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["method"] != "source"]
-    for section, (architecture, tp) in MODELS.items():
+        rows = [row for row in csv.DictReader(file) if row["architecture"] not in ours]
+    for section, (architecture, tp, method) in MODELS.items():
         for sglang, seen in data.get(section, {}).items():
             if "failed" not in seen and not faults(Round(**seen)):
                 error = f"{max(seen['errors'].values()):.1e}"
-                rows.append(dict(zip(COLUMNS, (sglang, architecture, str(tp), "source", error), strict=True)))
+                rows.append(dict(zip(COLUMNS, (sglang, architecture, str(tp), method, error), strict=True)))
+    save_runs(rows)
+
+
+def note_run(*values: str) -> None:
+    """One more round, of a model that is no section of the matrix; values as in ``COLUMNS``."""
+    with locked(LOCK):
+        with RUNS.open(newline="") as file:
+            rows = [row for row in csv.DictReader(file) if (row["sglang"], row["architecture"]) != values[:2]]
+        save_runs([*rows, dict(zip(COLUMNS, values, strict=True))])
+
+
+def save_runs(rows: list[dict[str, str]]) -> None:
+    """Write the file, in its order."""
     with RUNS.open("w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()

@@ -1,0 +1,77 @@
+"""Tiny models of other families with random weights, and their reference by Hugging Face transformers.
+
+Run by the lab's interpreter: ``python others.py KIND MODEL PROMPTS.json OUT``. Writes the model's folder MODEL and, as
+``reference.py`` does, a file ``<id>.npz`` a prompt into the folder OUT.
+"""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+
+SMALL: dict[str, Any] = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "vocab_size": 256,
+    "max_position_embeddings": 1024,
+    "initializer_range": 0.1,
+    "tie_word_embeddings": False,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+}
+EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "norm_topk_prob": True}
+CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("LlamaConfig", SMALL),
+    "qwen3": ("Qwen3Config", SMALL),
+    "qwen3-moe": ("Qwen3MoeConfig", {**SMALL, **EXPERTS}),
+}
+
+
+def main(kind: str, model_path: str, prompts_path: str, out: str) -> None:
+    """Make the model, then compute and write every state of every prompt."""
+    torch.manual_seed(11)
+    config_class, values = CONFIGS[kind]
+    config = getattr(transformers, config_class)(**values)
+    config._attn_implementation = "eager"
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    model.save_pretrained(model_path)
+    states: dict[str, torch.Tensor] = {}
+    follow(model.model, states)
+    folder = Path(out)
+    folder.mkdir()
+    for name, ids in json.loads(Path(prompts_path).read_text(encoding="utf-8")).items():
+        with torch.no_grad():
+            model.model(torch.tensor([ids]))
+        found = {key: state[0].numpy() for key, state in states.items()}
+        np.savez(folder / name, margin=np.full(len(ids), np.inf, np.float32), **found)
+
+
+def follow(trunk: Any, states: dict[str, torch.Tensor]) -> None:
+    """Keep what goes into every layer and into the last norm, and what comes out of that."""
+
+    def keep(name: str) -> Callable[..., None]:
+        def hook(_module: Any, args: Any, kwargs: Any) -> None:
+            states[name] = (args[0] if args else kwargs["hidden_states"]).clone()
+
+        return hook
+
+    def keep_normed(_module: Any, _args: Any, output: torch.Tensor) -> None:
+        states["post"] = output.clone()
+
+    for k, layer in enumerate(trunk.layers):
+        layer.register_forward_pre_hook(keep(str(k)), with_kwargs=True)
+    trunk.norm.register_forward_pre_hook(keep("final"), with_kwargs=True)
+    trunk.norm.register_forward_hook(keep_normed)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
