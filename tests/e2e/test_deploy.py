@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -36,12 +37,15 @@ def clean(lab: Practice) -> Iterator[Practice]:
     """The lab, and whatever happened, the original module afterwards."""
     module = lab.site / REGISTRY
     before, times = module.read_bytes(), module.stat()
+    old, old_times = (lab.site / OLD_MODULE).read_bytes(), (lab.site / OLD_MODULE).stat()
     yield lab
     lab.run("deploy", "--revert", "--force", "--yes")
     assert not (lab.site / PACKAGE).exists()
     if module.read_bytes() != before:
         module.write_bytes(before)
     assert module.stat().st_mode == times.st_mode
+    (lab.site / OLD_MODULE).write_bytes(old)
+    os.utime(lab.site / OLD_MODULE, ns=(old_times.st_atime_ns, old_times.st_mtime_ns))
 
 
 def tree(lab: Practice) -> dict[str, Any]:
@@ -82,7 +86,7 @@ def test_check_deploy_again_and_revert(clean: Practice) -> None:
     assert unchanged == before
     assert second["changes"] == 0 and again == deployed
     assert status["patches"][0]["state"] == "applied"
-    assert status["patches"][0]["options"] == {"boundaries": [1, 3, 5], "final": "pre-norm"}
+    assert status["patches"][0]["options"] == {"boundaries": [1, 3, 5], "final": "pre-norm", "method": "source"}
     assert set(deployed) - set(before) == {PACKAGE, *(n for n in deployed if n.startswith(f"{PACKAGE}/"))}
     assert tree(clean) == before
 
@@ -171,6 +175,24 @@ def test_an_unknown_shape_of_sglang_is_refused(clean: Practice) -> None:
     assert (code, told["type"]) == (1, "UnsupportedError")
     assert "0.5.9" in told["message"] and "resolve_model_cls" in told["message"]
     assert tree(clean) == before
+
+
+def test_a_served_model_of_an_unknown_shape_is_refused(clean: Practice) -> None:
+    """By the model's own module on the host, before anything is changed; --force leaves it to the ranks."""
+    module = clean.site / OLD_MODULE
+    whole = module.read_bytes()
+    module.write_bytes(whole.replace(b"self.layer_communicator.prepare_attn(", b"self.layer_communicator.prepare_it("))
+    before = tree(clean)
+
+    code, told = error(clean, "deploy", "--yes")
+    refused = tree(clean)
+    forced = clean.do("deploy", "--check", "--force")["patches"][0]
+    module.write_bytes(whole)
+
+    assert (code, told["type"]) == (1, "UnsupportedError") and refused == before
+    assert "DeepseekV3ForCausalLM has a shape that is not known" in told["message"]
+    assert "layer_communicator.prepare_attn in each layer" in told["message"]
+    assert any("DeepseekV3ForCausalLM" in warning for warning in forced["warnings"])
 
 
 def test_a_state_dir_that_was_lost_can_be_taken_over(clean: Practice) -> None:
