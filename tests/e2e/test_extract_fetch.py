@@ -31,11 +31,13 @@ class Running:
     """A lab whose server is healthy.
 
     Args:
+        sglang: its version.
         inventory: for ``hsops -i``.
         dumps: the server's dump folder.
         folder: for files of the test.
     """
 
+    sglang: str
     inventory: Path
     dumps: Path
     folder: Path
@@ -91,7 +93,7 @@ def running(
 ) -> Iterator[Running]:
     """Deployed, launched and healthy; stopped afterwards."""
     lab = lab_for(request.param)
-    here = Running(lab.inventory, lab.layout.dumps / "tiny", tmp_path_factory.mktemp("extract"))
+    here = Running(lab.sglang, lab.inventory, lab.layout.dumps / "tiny", tmp_path_factory.mktemp("extract"))
     here.do("deploy", "--yes")
     here.do("launch", "--wait-healthy")
     yield here
@@ -238,6 +240,8 @@ def rank(running: Running) -> int:
 
 def test_a_full_dump_file_system_stops_before_it_is_full(running: Running) -> None:
     """Admitted by free bytes: exit 1 with both figures, no sample failed; with room again the rest comes."""
+    if running.sglang != "0.5.9":
+        pytest.skip("hsops decides this before any SGLang is asked: one release will do")
     running.do("stop")
     running.dumps.rename(running.dumps.with_name("kept"))
     running.dumps.mkdir()
@@ -283,7 +287,7 @@ def with_tokenizer(tmp_path: Path) -> Iterator[Running]:
     lines = lab.inventory.read_text().splitlines()
     inventory = tmp_path / "inventory.yaml"
     inventory.write_text("\n".join(line for line in lines if "skip-tokenizer-init" not in line))
-    yield Running(inventory, lab.layout.dumps / "tiny", tmp_path)
+    yield Running(lab.sglang, inventory, lab.layout.dumps / "tiny", tmp_path)
     labs.down(lab.layout.home, purge=True)
 
 

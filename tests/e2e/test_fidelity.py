@@ -21,8 +21,6 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(10 * MINUTES)]
 IMITATED = "in-place-norms,deferred-allreduce"  # what only a GPU does; a right capture does not notice
 EDGES = {"0.5.4": "", "0.5.9": IMITATED, "0.5.13": "", "0.5.14": "", "0.5.20": "", "0.5.21": "", "0.5.23": IMITATED}
 
-NAIVE = {naive.PLAIN_ADD: "deferred-allreduce", naive.NO_CLONE: "in-place-norms"}
-
 
 @pytest.fixture(scope="module")
 def truth(tmp_path_factory: pytest.TempPathFactory) -> Truth:
@@ -63,17 +61,17 @@ def test_method_hook_captures_the_same(truth: Truth, tmp_path: Path, capsys: pyt
         )
 
 
-@pytest.mark.parametrize("kind, imitate", NAIVE.items())
-def test_naive_captures_are_caught(
-    kind: str, imitate: str, truth: Truth, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """So the tests above can fail. The last state is right even then: a check of it alone would see nothing."""
+def test_a_naive_capture_is_caught(truth: Truth, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """So the tests above can fail. The last state is right even then: a check of it alone would see nothing.
+
+    Another kind, on other releases: ``make matrix``.
+    """
     with practice(tmp_path, sglang="0.5.9", tp=2) as lab:
-        seen = play_naive(lab, truth, tmp_path, kind, imitate)
+        seen = play_naive(lab, truth, tmp_path, naive.PLAIN_ADD, "deferred-allreduce")
 
     assert min(seen.errors[str(k)] for k in BOUNDARIES) > OFF_BY_ONE, seen
     assert seen.errors["final"] <= LIMIT
-    assert seen.ranks_equal == (kind == naive.NO_CLONE)
+    assert not seen.ranks_equal
     with capsys.disabled():
         told = ", ".join(f"{name} {error:.2e}" for name, error in seen.errors.items())
-        print(f"\n  {kind} under {imitate}: {told}", end="")
+        print(f"\n  plain sum where all-reduces are deferred: {told}", end="")
