@@ -77,14 +77,15 @@ def test_the_revision_is_the_commit_when_it_can_be_told(arguments: dict[str, Any
 def test_where_a_dump_comes_from_is_text_in_its_header() -> None:
     """Text to text, as safetensors wants it; what is no JSON value is shown as text."""
     trunk = type("DeepseekV2Model", (), {"__module__": "sglang.srt.models.deepseek_v2"})()
-    trunk.config = SimpleNamespace(architectures=["KimiK25ForConditionalGeneration"])
+    trunk.layers = [SimpleNamespace(config=SimpleNamespace(_commit_hash=COMMIT))]  # where some trunks have it
     arguments = {"model_path": "/m", "quantization": None, "dtype": object, "chunked_prefill_size": 8192, "port": 1}
 
-    found = about(trunk, Process(0, 8, arguments), (3, 31, 59))
+    found = about(trunk, "KimiK25ForConditionalGeneration", Process(0, 8, arguments), (3, 31, 59))
 
     assert all(isinstance(value, str) for value in found.values())
     assert (found["output_layers"], found["tp_size"], found["model"]) == ("2,30,58", "8", "/m")
     assert (found["architecture"], found["trunk"]) == ("KimiK25ForConditionalGeneration", "deepseek_v2.DeepseekV2Model")
+    assert found["revision"] == COMMIT
     flags = json.loads(found["flags"])
     assert flags == {"quantization": None, "dtype": str(object), "chunked_prefill_size": 8192}
     assert sum(len(key) + len(value) for key, value in found.items()) < 2048

@@ -30,16 +30,19 @@ CONVENTION = (
 SNAPSHOT = re.compile(r"/snapshots/([0-9a-f]{40})(?:/|$)")
 
 
-def about(model: Any, process: Process, boundaries: Sequence[int]) -> dict[str, str]:
+def about(model: Any, served: str, process: Process, boundaries: Sequence[int]) -> dict[str, str]:
     """Facts of this process for the header of its dumps.
 
     Args:
         model: the trunk.
+        served: the class of the whole model; may be empty.
         process: what SGLang says.
         boundaries: ascending.
     """
     arguments = process.arguments
-    config = getattr(model, "config", None)
+    config = next(
+        (found for part in (model, *list(model.layers)[:1]) if (found := getattr(part, "config", None))), None
+    )
     module = type(model).__module__.rpartition(".")[2]
     flags = {name: _plain(arguments[name]) for name in FLAGS if name in arguments}
     return {
@@ -48,7 +51,7 @@ def about(model: Any, process: Process, boundaries: Sequence[int]) -> dict[str, 
         "eagle_aux_hidden_state_layer_ids": json.dumps(drafter_ids.told(boundaries, module)),
         "model": str(arguments.get("model_path", "")),
         "revision": revision(arguments, config),
-        "architecture": ",".join(map(str, getattr(config, "architectures", None) or [type(model).__name__])),
+        "architecture": served or type(model).__name__,
         "trunk": f"{module}.{type(model).__name__}",
         "tp_size": str(process.tp_size),
         "torch": _version("torch"),

@@ -87,7 +87,7 @@ class Capture:
         try:
             process = self._ask()
             self._hello.rank, self._hello.facts["tp_size"] = process.rank, process.tp_size
-            self._header = about(model, process, self._settings.boundaries)
+            self._header = about(model, str(self._hello.facts.get("model", "")), process, self._settings.boundaries)
             self._hello.facts |= contract.facts(process.arguments, self._hello.strategy)
             self._hello.reasons += contract.problems(process.arguments, self._hello.strategy) + self._objections(model)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is a reason not to capture
