@@ -100,7 +100,7 @@ def judge_pair(name: str, a: States, b: States, slots: Sequence[str], dtype: str
     final = next((d.median for d in found if d.slot in (FINAL, NORMED)), None)
     wrong = [why for one in found if (why := _beyond(one, limits, len(a), final))]
     figures = {"rows": len(a), "equal": all(d.largest == 0 for d in found), "states": [asdict(d) for d in found]}
-    worst = max(found, key=lambda d: d.median)
+    worst = max(found, key=lambda d: (d.median, d.largest))
     seen = f"{worst.slot}: median {worst.median:.2g}, largest {worst.largest:.2g}, cosine >= {worst.cosine:.6f}"
     if wrong:
         return Check(name, FAIL, "; ".join(wrong), figures, str(limits))
