@@ -87,11 +87,12 @@ def test_states_of_their_own_pass_and_references_fail() -> None:
     same = states()
     same[:, 1] = same[:, 2]
 
-    assert judge_distinct(states(), SLOTS).status == PASS
-    check = judge_distinct(same, SLOTS)
+    assert judge_distinct({"alone-1": states()}, SLOTS).status == PASS
+    check = judge_distinct({"alone-1": states(), "batch-1": same}, SLOTS)
     assert check.status == FAIL
-    assert check.reason == "boundary 3 equals final in 300 of 300 rows"
-    assert judge_distinct(states()[:, :1], SLOTS[:1]).status == SKIPPED
+    assert check.reason == "boundary 3 equals final in 300 of 300 rows of 'batch-1'"
+    assert judge_distinct({"alone-1": states()[:, :1]}, SLOTS[:1]).status == SKIPPED
+    assert judge_distinct({}, ()).status == SKIPPED
 
 
 # two captures of the same prompt --------------------------------------------------------------------------------------

@@ -58,10 +58,10 @@ class Bench:
         return []
 
     def _distinct(self) -> Check:
-        if self.alone is None or not self.alone.sample.ok:
-            return skipped("distinct", "the prompt alone has no dump")
-        states = self._states(self._seen.names[ALONE], self.alone, rank=0)
-        return judge.judge_distinct(states, slots_of(self.alone.sample))
+        lines = {name: self._seen.first.get(name) for name in self._seen.names.values()}
+        whole = {name: line for name, line in lines.items() if line and line.sample.ok}
+        dumps = {name: self._states(name, line, rank=0) for name, line in whole.items()}
+        return judge.judge_distinct(dumps, next((slots_of(line.sample) for line in whole.values()), ()))
 
     def _pair(self, check: str, call: str) -> Check:
         """P alone against P of another call."""
