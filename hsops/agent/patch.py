@@ -127,7 +127,7 @@ def _place(params: dict[str, Any]) -> tuple[dict[str, Any], Site]:
     if found["root"] is None:
         raise Refusal("no-sglang", f"{sys.executable} finds no sglang", python=sys.executable)
     if params.get("place") == "hook":
-        folder = os.path.join(params["state_dir"], "hook")
+        folder = os.path.join(os.path.expanduser(params["state_dir"]), "hook")
         os.makedirs(folder, mode=0o700, exist_ok=True)
         return found, Site(folder)
     folders = {os.path.realpath(folder) for folder in sys.path if folder}

@@ -138,3 +138,40 @@ def test_launch_without_the_servers_patch_is_refused(too_old: Path) -> None:
     assert (done.returncode, error["message"]) == (1, "patch hs-dump is absent")
     assert error["fix"] == "hsops deploy --server tiny"
     assert not (too_old / "state/runs").exists()
+
+
+@pytest.fixture
+def hooked(tmp_path: Path) -> Path:
+    """As ``here``, with an SGLang whose command line has --forward-hooks, ``method: hook``, and a home of its own."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True, timeout=60)
+    (site,) = (tmp_path / "venv").glob("lib/python3*/site-packages")
+    (site / "sglang/srt/models").mkdir(parents=True)
+    (site / "sglang/__init__.py").touch()
+    (site / "sglang/version.py").write_text('__version__ = "0.5.9"\n')
+    (site / "sglang/srt/server_args.py").write_text('parser.add_argument(\n    "--forward-hooks",\n)\n')
+    text = INVENTORY.format(python=tmp_path / "venv/bin/python", state="~/.hsops")
+    (tmp_path / "inventory.yaml").write_text(text.replace("boundaries:", "method: hook, boundaries:"))
+    return tmp_path
+
+
+def test_a_hook_lies_in_the_home_of_hsops_and_goes_again(hooked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No file of SGLang changes; --status and --revert know it, and the other method is refused meanwhile."""
+    monkeypatch.setitem(ENV, "HOME", str(hooked / "home"))
+    (hooked / "home").mkdir()
+    before = sorted((hooked / "venv").rglob("*"))
+
+    for words in (("--yes",), ("--status",), ("--yes",)):
+        done = deploy(*words, "--json", cwd=hooked)
+        assert done.returncode == 0, done.stdout + done.stderr
+    status = json.loads(deploy("--status", "--json", cwd=hooked).stdout)["data"]["patches"][0]
+    (config,) = (hooked / "home/.hsops/hook").glob("*/hsops_hs_dump/config.json")
+    text = (hooked / "inventory.yaml").read_text()
+    (hooked / "inventory.yaml").write_text(text.replace("method: hook, ", ""))
+    refused = deploy("--yes", "--json", cwd=hooked)
+    reverted = deploy("--revert", "--yes", "--json", cwd=hooked)
+
+    assert (status["state"], config.parent.parent.name) == ("applied", status["identity"])
+    (error,) = json.loads(refused.stdout)["errors"]
+    assert error["type"] == "ForeignError" and "method: hook" in error["message"] and "--revert" in error["fix"]
+    assert reverted.returncode == 0 and not list((hooked / "home/.hsops/hook").iterdir())
+    assert sorted((hooked / "venv").rglob("*")) == before and not (hooked / "~").exists()
