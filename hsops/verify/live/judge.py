@@ -80,7 +80,10 @@ def judge_ranks(taken: Mapping[str, Sequence[Taken | None]], ranks: int) -> Chec
 
 
 def judge_distinct(dumps: Mapping[str, States], slots: Sequence[str]) -> Check:
-    """No two neighbouring states of a dump have equal rows.
+    """No two neighbouring states of a dump have mostly equal rows.
+
+    A reference instead of a copy makes all rows equal. A few may be equal on their own: a layer that adds less to a row
+    than bfloat16 can tell leaves it as it was.
 
     Args:
         dumps: by request. Large passes and small ones take different kernels, which write in different places.
@@ -91,12 +94,13 @@ def judge_distinct(dumps: Mapping[str, States], slots: Sequence[str]) -> Check:
     found = [(name, *same) for name, states in dumps.items() for same in alike(states, slots)]
     rows = sum(len(states) for states in dumps.values())
     figures = {"dumps": len(dumps), "rows": rows, "equal_rows": {f"{n}: {a} = {b}": same for n, a, b, same in found}}
-    if found:
-        name, a, b, same = found[0]
-        reason = f"{a} equals {b} in {same:,} of {len(dumps[name]):,} rows of {name!r}"
-        return Check("distinct", FAIL, reason, figures, "no equal rows")
-    reason = f"{len(slots)} states in {len(dumps)} dumps, no equal rows"
-    return Check("distinct", PASS, reason, figures, "no equal rows")
+    threshold = "less than half of the rows are equal"
+    if not found:
+        return Check("distinct", PASS, f"{len(slots)} states in {len(dumps)} dumps, no equal rows", figures, threshold)
+    name, a, b, same = max(found, key=lambda one: one[3] / len(dumps[one[0]]))
+    status = FAIL if 2 * same >= len(dumps[name]) else PASS
+    reason = f"{a} equals {b} in {same:,} of {len(dumps[name]):,} rows of {name!r}"
+    return Check("distinct", status, reason, figures, threshold)
 
 
 def judge_pair(name: str, a: States, b: States, slots: Sequence[str], dtype: str) -> Check:
