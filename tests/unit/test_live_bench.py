@@ -22,7 +22,7 @@ from tests.dump_maker import make
 TOKENS = list(range(10, 40))
 NAMES = {"alone": "alone-1", "again": "again-1", "scored": "scored-1", "batch": "batch-2"}
 PLAN = Plan(len(TOKENS), tuple(map(Call, NAMES)), {CUT: "no chunks"}, 256)
-LAUNCHED = Launched("/models/tiny", "auto", {}, full_precision=False)
+LAUNCHED = Launched("/models/tiny", "auto", {}, (), full_precision=False)
 
 
 class Folder:

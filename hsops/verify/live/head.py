@@ -13,6 +13,11 @@ from hsops.remote.agent import Agent
 from hsops.verify.live.evidence import Scores
 
 MODULE = "hsops_hs_dump.lm_head"
+# beside sglang with method: source; with method: hook below the state folder, which the arguments name
+_RUN = (
+    "import os, runpy, sys; sys.path[:0] = [os.path.expanduser(p) for p in sys.argv[1:]]; "
+    f"runpy.run_module({MODULE!r}, run_name='__main__')"
+)
 HUB_CACHE = ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME")
 PATIENCE = Deadline(idle=600.0, total=600.0)  # gigabytes from a cold disk, and a large matrix product on a CPU
 
@@ -51,12 +56,14 @@ class Launched:
         model: a folder on the host, or a hub id.
         load_format: SGLang's word; ``dummy`` means random weights.
         env: of its launch.
+        patches: identities of what was deployed.
         full_precision: logits are computed in float32 (--enable-fp32-lm-head).
     """
 
     model: str
     load_format: str
     env: Mapping[str, str]
+    patches: Sequence[str]
     full_precision: bool
 
 
@@ -75,7 +82,8 @@ def score(agent: Agent, dump: str, final: str, launched: Launched, answer: Answe
     """
     cache = {name: value for name, value in launched.env.items() if name in HUB_CACHE}
     wanted = {"dump": dump, "final": final, "model": launched.model, "env": cache, "float32": launched.full_precision}
-    command = Command((agent.python, "-I", "-m", MODULE))
+    folders = [f"{agent.state_dir}/hook/{identity}" for identity in launched.patches]
+    command = Command((agent.python, "-I", "-c", _RUN, *folders))
     done = agent.host.run(command, stdin=json.dumps(wanted).encode(), deadline=PATIENCE)
     said = [line for line in done.stdout.splitlines() if line.startswith(b"{")]
     if done.exit != 0 or not said:

@@ -94,7 +94,7 @@ def verify_live(agent: Agent, job: Job, bring: Bring, emit: Emit) -> Report:
             bench = Bench(todo, seen, folder, here=Path(here), bring=bring)
             found = [Check("hello", PASS, f"{run.tp} ranks say so", {"ranks": run.tp}), *bench.judge()]
             emit(Progress("verify", steps - 1, steps, "steps", detail="lm_head"))
-            found.append(bench.judge_head(_launched(job, info)))
+            found.append(bench.judge_head(_launched(job, run, info)))
             emit(Progress("verify", steps, steps, "steps"))
     return _report(run, todo.subject, found, bench.alone, time.monotonic() - started)
 
@@ -106,11 +106,12 @@ def _room(agent: Agent, run: Run, server: Server) -> tuple[Mapping[str, Any], Ro
     return info, room_of(info, agent.call("model-read", deadline=QUICK, path=path))
 
 
-def _launched(job: Job, info: Mapping[str, Any]) -> Launched:
+def _launched(job: Job, run: Run, info: Mapping[str, Any]) -> Launched:
     return Launched(
         model=str(info.get("model_path") or job.model),
         load_format=str(info.get("load_format") or ""),
         env=job.env,
+        patches=tuple(run.patches.values()),
         full_precision=bool(info.get("enable_fp32_lm_head")),
     )
 
