@@ -145,7 +145,7 @@ def run(
 
 
 HEAD = """\
-# A thousand prompts, row by row
+# Prompts by the hundred, row by row
 
 Written by `python -m benchmarks fidelity`; do not edit. The lab at TP 2 in float32, {prompts:,} prompts of 1 to 480
 random tokens ({rows:,} rows), 32 at once, prefill in chunks of 64, against Hugging Face transformers' DeepSeek-V3 with

@@ -1,8 +1,18 @@
 """Pages of measured figures are what their data says."""
 
+import json
+
+from benchmarks import fidelity
 from tests.matrix import results
 
 
 def test_the_matrix_is_rendered_from_its_data():
     """`make matrix` writes both."""
     assert results.PAGE.read_text() == results.page(results.read())
+
+
+def test_the_fidelity_run_is_rendered_from_its_data():
+    """`python -m benchmarks fidelity` writes both."""
+    data = json.loads((fidelity.DOCS / "fidelity.json").read_text())
+
+    assert (fidelity.DOCS / "fidelity.md").read_text() == fidelity.page(data)

@@ -55,7 +55,8 @@ def record(section: str, sglang: str, seen: Round | Naive | str) -> None:
         entry = {"failed": seen} if isinstance(seen, str) else asdict(seen)
         data.setdefault(section, {})[sglang] = entry
         data[section] = dict(sorted(data[section].items(), key=lambda item: version(item[0])))
-        DATA.write_text(json.dumps(dict(sorted(data.items())), indent=1) + "\n")
+        data = dict(sorted(data.items(), key=lambda item: (item[0] != "plain", item[0])))
+        DATA.write_text(json.dumps(data, indent=1) + "\n")
         PAGE.write_text(page(data))
         write_runs(data)
 
