@@ -47,10 +47,10 @@ class Pass:
         return {**asdict(self), "tokens_per_s": round(self.rate)}
 
 
-def prompts(count: int, low: int, high: int, seed: int) -> list[list[int]]:
+def prompts(count: int, low: int, high: int, seed: int, vocabulary: int = VOCABULARY) -> list[list[int]]:
     """``count`` prompts of ``low`` to ``high`` random tokens."""
     chance = random.Random(seed)
-    return [[chance.randrange(2, VOCABULARY) for _ in range(chance.randint(low, high))] for _ in range(count)]
+    return [[chance.randrange(2, vocabulary) for _ in range(chance.randint(low, high))] for _ in range(count)]
 
 
 def run(port: int, folder: Path, mode: str, asked: Sequence[list[int]], name: Callable[[int], str]) -> Pass:

@@ -21,7 +21,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[1]
-ARCHIVE = REPOSITORY / ".gpu" / "site.tar.xz"
+SITE, FLASHINFER = REPOSITORY / ".gpu/site.tar.xz", REPOSITORY / ".gpu/flashinfer.tar.xz"
 HOME = Path(os.environ.get("HSOPS_GPU_HOME", "/tmp/hsops-gpu"))
 PYTHON = HOME / "venv/bin/python"
 INVENTORY = HOME / "inventory.yaml"
@@ -55,17 +55,25 @@ class Server:
     env: dict[str, str] | None = None
 
 
-def prepare() -> None:
-    """Unpack the archive into an environment that falls back to this interpreter's packages."""
+def prepare(*, flashinfer: bool = False) -> None:
+    """Unpack the archive into an environment that falls back to this interpreter's packages.
+
+    Args:
+        flashinfer: the real one instead of the stand-in.
+    """
     if not PYTHON.exists():
         venv.create(HOME / "venv", symlinks=True)
         (site,) = (HOME / "venv/lib").glob("python*/site-packages")
-        with tarfile.open(ARCHIVE) as archive:
+        with tarfile.open(SITE) as archive:
             archive.extractall(site, filter="data")
         parent = [path for path in sys.path if path.endswith("site-packages")]
         (site / "machine.pth").write_text("\n".join(parent) + "\n")  # after its own, so that the archive's come first
     (site,) = (HOME / "venv/lib").glob("python*/site-packages")
     shutil.copytree(HERE / "standins", site, dirs_exist_ok=True)
+    if flashinfer:
+        shutil.rmtree(site / "flashinfer")
+        with tarfile.open(FLASHINFER) as archive:
+            archive.extractall(site, filter="data")
     shutil.copy(HERE / "naive_capture.py", site)
     if os.geteuid() == 0:
         subprocess.run(["mount", "-o", "remount,size=96G", "/dev/shm"], check=False, timeout=10)

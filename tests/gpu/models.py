@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 
-def deepseek(layers: int, *, heads: int = 128, width: int = 2048, dense: int = 18432) -> dict[str, Any]:
+def deepseek(
+    layers: int, *, heads: int = 128, width: int = 2048, dense: int = 18432, vocabulary: int = 129280
+) -> dict[str, Any]:
     """A config.json.
 
     Args:
         layers: the first is dense, the others have experts.
-        heads: of attention; width: hidden size of an expert; dense: of the first layer.
+        heads: of attention; width: hidden size of an expert; dense: of the first layer; vocabulary: tokens.
     """
     return {
         "architectures": ["DeepseekV3ForCausalLM"],
@@ -60,5 +62,5 @@ def deepseek(layers: int, *, heads: int = 128, width: int = 2048, dense: int = 1
         "torch_dtype": "bfloat16",
         "use_cache": True,
         "v_head_dim": 128,
-        "vocab_size": 129280,
+        "vocab_size": vocabulary,
     }

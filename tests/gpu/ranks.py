@@ -1,7 +1,9 @@
 """Two ranks on two GPUs: are all-reduced states captured, with the all-reduce fused into the next layer and without?
 
 Run through ``tests/gpu/run.sh ranks``. For each: ``hsops verify --live``, and the obvious capture (naive_capture.py) of
-the same passes beside it. Writes ``ranks.json`` into the folder given.
+the same passes beside it, which must be wrong where the all-reduce is fused: else it was not. The weights are random
+and large enough that every layer changes the stream (``--load-format dummy`` makes them next to nothing), and
+FlashInfer is the real one. Writes ``ranks.json`` into the folder given.
 """
 
 from __future__ import annotations
@@ -19,13 +21,17 @@ from tests.gpu.bench import BOUNDARIES, NAIVE, naive_hooks
 from tests.gpu.models import deepseek
 
 HOST = ("NCCL_", "TORCH_SYMM_MEM_", "NVSHMEM_")  # what the machine asks of every NCCL program on it
+VOCABULARY = 8192
+CONFIG = deepseek(4, heads=16, width=512, dense=4096, vocabulary=VOCABULARY)  # 3.5 GB of weights
+WEIGHTS = machine.REPOSITORY / "hsops/lab/tiny/weights.py"
 
 
 def main(out: Path) -> None:
     """Both servers, one after the other."""
-    machine.prepare()
+    machine.prepare(flashinfer=True)
     servers = [_server("fused", {}), _server("unfused", {"enforce-disable-flashinfer-allreduce-fusion": True})]
     machine.write_inventory(servers, BOUNDARIES)
+    _weigh([machine.HOME / "models" / server.name for server in servers])
     machine.hsops("deploy", "--yes")
     figures = {}
     for server in servers:
@@ -37,14 +43,24 @@ def main(out: Path) -> None:
 
 def _server(name: str, args: dict[str, Any]) -> machine.Server:
     env = {key: value for key, value in os.environ.items() if key.startswith(HOST)}
-    hooks = {"forward-hooks": json.dumps(naive_hooks(BOUNDARIES))}
-    return machine.Server(name, deepseek(4), tp=2, args={**hooks, **args, "mem-fraction-static": 0.5}, env=env)
+    env["SGLANG_IS_FLASHINFER_AVAILABLE"] = "true"
+    more = {"forward-hooks": json.dumps(naive_hooks(BOUNDARIES)), "load-format": "auto", "mem-fraction-static": 0.5}
+    return machine.Server(name, CONFIG, tp=2, args={**more, **args}, env=env)
+
+
+def _weigh(models: list[Path]) -> None:
+    """Weights for the first, which the others share."""
+    first, *others = models
+    subprocess.run([machine.PYTHON, WEIGHTS, first], check=True, timeout=300)
+    for model in others:
+        os.link(first / "model.safetensors", model / "model.safetensors")
 
 
 def _look(name: str, port: int) -> dict[str, Any]:
     live = machine.hsops("verify", "--live", "--server", name, ok=(0, 1, 3))
     folder = machine.DUMPS / name
-    drive.run(port, folder, "both", drive.prompts(8, 300, 700, 3), lambda i: f"hs-both-{i}")
+    asked = drive.prompts(8, 300, 700, 3, VOCABULARY)
+    drive.run(port, folder, "both", asked, lambda i: f"hs-both-{i}")
     script, words = Path(__file__).with_name("same_bits.py"), ",".join(map(str, BOUNDARIES))
     naive = {}
     for rank in (0, 1):
