@@ -63,7 +63,11 @@ Flag = Annotated[str, AfterValidator(_a_flag)]
 Scalar = bool | int | float | str
 # YAML has lists only; lax here means no more than that a list may fill a tuple.
 Names = Annotated[tuple[Name, ...], Field(strict=False)]
-Boundaries = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(strict=False, min_length=1)]
+Boundaries = Annotated[
+    tuple[Annotated[int, Field(ge=0)], ...],
+    Field(strict=False, min_length=1),
+    AfterValidator(lambda given: tuple(sorted(set(given)))),  # as dumps have them: what is deployed is compared to this
+]
 
 
 class _Model(BaseModel):

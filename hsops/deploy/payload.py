@@ -51,7 +51,7 @@ class Payload:
 def build(patch: HsDumpPatch) -> Payload:
     """The payload for a patch of the inventory."""
     options: dict[str, object] = {
-        "boundaries": sorted(set(patch.boundaries)),
+        "boundaries": list(patch.boundaries),
         "final": patch.final,
         "method": patch.method,
     }

@@ -101,7 +101,7 @@ def capture_of(server: ServerSpec, patches: Mapping[str, HsDumpPatch]) -> Captur
     """
     for name in server.patches:
         if patches[name].kind == "hs-dump":
-            return Capture(tuple(sorted(set(patches[name].boundaries))), patches[name].final)
+            return Capture(patches[name].boundaries, patches[name].final)
     raise UsageError(
         f"server {server.name!r} captures nothing: none of its patches is of kind hs-dump",
         fix=f"inventory.yaml: servers.{server.name}.patches: [hs-dump]",

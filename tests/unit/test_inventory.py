@@ -39,6 +39,13 @@ def faults(path: Path) -> list[str]:
     return [str(fault).replace(f"{path}:", "") for fault in caught.value.faults]
 
 
+def test_boundaries_are_held_as_dumps_have_them(tmp_path):
+    """Ascending and once each, in whichever order they are written: a launch compares them with what is deployed."""
+    inventory = load(write(tmp_path, GOOD.replace("[3, 31, 59]", "[59, 3, 31, 3]")))
+
+    assert inventory.patches["hs-dump"].boundaries == (3, 31, 59)
+
+
 def test_a_good_file_becomes_values(tmp_path):
     """Every section arrives with its names and defaults."""
     inventory = load(write(tmp_path, GOOD))
