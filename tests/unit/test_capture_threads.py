@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import threading
@@ -211,3 +212,19 @@ def _eventually(ready: Callable[[], bool]) -> bool:
             return True
         time.sleep(0.05)
     return False
+
+
+def test_a_log_that_cannot_be_written_costs_no_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk of the server's log is full: a failed sample has its line in the manifest all the same."""
+    writer = new_writer(tmp_path)
+    _, pieces = whole_pass({"a": [1]})
+
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr("sys.stderr", full)
+        writer.fail(Failure(pieces[0].ticket, "odd"))
+        writer.close()
+        monkeypatch.undo()
+        with contextlib.suppress(OSError):
+            full.close()
+
+    assert [(line.id, line.reason) for line in manifest(tmp_path)] == [("a", "odd")]

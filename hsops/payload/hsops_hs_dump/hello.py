@@ -14,9 +14,10 @@ from .settings import Settings
 
 
 def say(message: str) -> None:
-    """One line for the server's log."""
-    sys.stderr.write(f"hsops_hs_dump: {message}\n")
-    sys.stderr.flush()
+    """One line for the server's log. Raises nothing: a log on a full disk must cost neither a pass nor a sample."""
+    with contextlib.suppress(Exception):
+        sys.stderr.write(f"hsops_hs_dump: {message}\n")
+        sys.stderr.flush()
 
 
 @dataclass
