@@ -99,7 +99,7 @@ def test_a_layer_that_runs_twice_has_no_boundary() -> None:
     """The second state would overwrite the first."""
     states, _ = taken_by("prepare-attn", Prepared(times=2), [1], 1)
 
-    assert isinstance(states[0], taps.LayerRanTwice)
+    assert isinstance(states[0], taps.RanTwice)
 
 
 def test_a_state_that_cannot_be_read_is_what_is_taken() -> None:
@@ -127,3 +127,21 @@ def test_sglangs_own_capture_is_on_for_the_call_only(captured: Any) -> None:
     states, returned = taken_by("layers-to-capture", model, [1, 2], 1)
 
     assert states == {0: 11, 1: 31, 2: 3} and returned == 300 and model.layers_to_capture == []
+
+
+def test_a_norm_that_runs_twice_has_no_final_state() -> None:
+    """Which call is the model's last one is not known; nor is a call without a positional input any reason to raise."""
+
+    class Twice(Trunk):
+        def forward(self, *_: Any) -> Any:
+            return self.norm(self.norm(1), 2)[0]
+
+    class Named(Trunk):
+        def forward(self, *_: Any) -> Any:
+            return self.norm(hidden=1)
+
+    twice, _ = taken_by("prepare-attn", Twice(), [], 1)
+    named, returned = taken_by("prepare-attn", Named(), [], 1)
+
+    assert isinstance(twice[0], taps.RanTwice)
+    assert isinstance(named[0], IndexError) and returned == 100

@@ -16,7 +16,7 @@ Seen = Callable[[Any, Any, Any], object]  # args, kwargs and result of a call ->
 _FUSED = "_sglang_needs_allreduce_fusion"
 
 
-class LayerRanTwice:
+class RanTwice:
     """Taken instead of a state that came by a second time."""
 
 
@@ -103,14 +103,16 @@ def final_states(model: Any, before: int | None, after: int | None, take: Take) 
         after: slot of what comes out of it. None: not wanted.
     """
 
-    def seen(_module: Any, args: Any, output: Any) -> None:
+    seen: set[int] = set()
+
+    def called(_module: Any, args: Any, output: Any) -> None:
         pair = isinstance(output, tuple)
         if before is not None:
-            take(before, output[1] if pair else args[0])
+            _take_once(before, lambda: output[1] if pair else args[0], take, seen)
         if after is not None:
-            take(after, output[0] if pair else output)
+            _take_once(after, lambda: output[0] if pair else output, take, seen)
 
-    hook = model.norm.register_forward_hook(seen)
+    hook = model.norm.register_forward_hook(called)
     try:
         yield
     finally:
@@ -161,7 +163,7 @@ def _shadowed(owners: Sequence[Any], method: str, state: Seen, take: Take) -> It
 def _take_once(slot: int, state: Callable[[], object], take: Take, seen: set[int]) -> None:
     """Nothing here may raise into the model's forward; what cannot be read is taken as what it is, and refused."""
     if slot in seen:
-        take(slot, LayerRanTwice())
+        take(slot, RanTwice())
         return
     seen.add(slot)
     try:
