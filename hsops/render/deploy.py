@@ -94,14 +94,18 @@ def _title(row: Row) -> str:
 
 
 def _actions(plan: Plan) -> Iterator[str]:
-    inside = [action for action in plan.actions if action.path.startswith(f"{PACKAGE}/")]
-    for kind in dict.fromkeys(action.kind for action in inside):
-        some = [action for action in inside if action.kind == kind]
-        total = sum(len(action.after or action.before or b"") for action in some)
-        yield _line(kind, f"{PACKAGE}/", f"{len(some)} file{'s' * (len(some) != 1)}, {size(total)}")
+    place = "site-packages" if plan.place == "source" else f"<state_dir>/{plan.place}"
+    inside: dict[tuple[str, str], list[Action]] = {}  # with method: hook each identity has a folder of its own
     for action in plan.actions:
-        if action not in inside:
-            yield _line(action.kind, action.path, _note(action))
+        folder, package, _ = action.path.rpartition(f"{PACKAGE}/")
+        if package:
+            inside.setdefault((action.kind, folder + package), []).append(action)
+    for (kind, folder), some in inside.items():
+        total = sum(len(action.after or action.before or b"") for action in some)
+        yield _line(kind, f"{place}/{folder}", f"{len(some)} file{'s' * (len(some) != 1)}, {size(total)}")
+    for action in plan.actions:
+        if f"{PACKAGE}/" not in action.path:
+            yield _line(action.kind, f"{place}/{action.path}", _note(action))
 
 
 def _note(action: Action) -> str:
@@ -111,6 +115,5 @@ def _note(action: Action) -> str:
     return "without the stanza" if action.kind == "restore" else f"{before} -> {after} lines"
 
 
-def _line(kind: str, path: str, note: str) -> str:
-    where = f"site-packages/{path}"
+def _line(kind: str, where: str, note: str) -> str:
     return f"  {kind:<7} {where:<{WIDTH - 10}} {note}"

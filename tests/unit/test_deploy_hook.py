@@ -19,6 +19,7 @@ from hsops.launch import hook as launch_hook
 from hsops.payload import hsops_hs_dump
 from hsops.payload.hsops_hs_dump import wiring
 from hsops.payload.hsops_hs_dump.settings import DUMP_DIR
+from hsops.render.deploy import Row, plan_lines
 from tests.unit.capture_parts import settings_for
 
 ABSENT = Recorded("absent", "", {}, "", {})
@@ -56,6 +57,19 @@ def test_other_options_replace_the_folder() -> None:
     kinds = {action.path.split("/")[0]: action.kind for action in made.actions}
     assert made.state == "stale" and kinds == {wanted(2).identity: "new", before.identity: "remove"}
     assert plan(applied(before), before).changes == 0
+
+
+def test_a_plan_says_where_the_folders_are() -> None:
+    """One line a folder, below the state folder; none speaks of site-packages."""
+    before = wanted(3)
+
+    _title, *lines = plan_lines([Row("box", plan(applied(before), wanted(2)))])
+
+    told = [line.split()[:2] for line in lines]
+    assert told == [
+        ["new", f"<state_dir>/hook/{wanted(2).identity}/{payload.PACKAGE}/"],
+        ["remove", f"<state_dir>/hook/{before.identity}/{payload.PACKAGE}/"],
+    ]
 
 
 def test_a_revert_takes_the_folder_away() -> None:
