@@ -173,7 +173,8 @@ def page(runs: list[dict[str, Any]]) -> str:
     head = HEAD.format(prompts=runs[0]["prompts"], rows=runs[0]["tally"]["rows"])
     ties = [one["tally"]["ties"] for one in runs]
     told = TIES.format(tie=TIE, samples=max(map(len, ties)), rows=max(sum(held.values()) for held in ties))
-    return head + "\n".join(line(one) for one in runs) + "\n" + (told if any(ties) else "") + NAIVE
+    wrong = NAIVE if any(one["capture"] != "ours" for one in runs) else ""
+    return head + "\n".join(line(one) for one in runs) + "\n" + (told if any(ties) else "") + wrong
 
 
 def line(one: dict[str, Any]) -> str:
