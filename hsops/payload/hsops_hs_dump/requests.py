@@ -13,12 +13,14 @@ from collections import OrderedDict
 from typing import Any
 
 from .hello import say
-from .rows import Ticket, is_wanted, ticket_for
+from .rows import EMBEDDED, Ticket, is_wanted, ticket_for
 
 MARK = "_hsops_ticket"
 ON_BATCH = "_hsops_tickets"
 ON_WORKER_BATCH = "_hsops_requests"
 REMEMBERED = 16384
+# a request has one of these instead of, or over, its token ids; the second from 0.5.11 on
+EMBEDDINGS = ("input_embeds", "positional_embed_overrides")
 
 
 class Requests:
@@ -87,6 +89,8 @@ class Requests:
             if ticket is None:
                 self._refuse(request.rid)
                 return None
+            if any(getattr(request, name, None) is not None for name in EMBEDDINGS):
+                ticket.unfit = EMBEDDED
             setattr(request, MARK, ticket)  # a retracted request keeps it, a new request of the same id gets its own
             self._by_rid[request.rid] = ticket
             self._by_rid.move_to_end(request.rid)

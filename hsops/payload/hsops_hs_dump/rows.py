@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 PREFIX, CHECK_PREFIX = "hs-", "hscheck-"
 TWICE = "two requests of its id are computed at once"
+EMBEDDED = "it was sent as embeddings: its token ids stand for nothing"
 SAMPLE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,159}\Z")
 
 
@@ -24,6 +25,7 @@ class Ticket:
         id: of the sample; the request's id without its prefix.
         total: tokens of the prompt.
         check: every rank writes it, apart from the data set.
+        unfit: why its rows would be no sample; may be empty.
         have: rows 0 to have-1 are taken.
         over: complete, failed or superseded by what the passes tell, so at the same pass on every rank: not tapped.
         lost: nothing becomes of it in this process any more, or it is written: whatever else comes is not kept.
@@ -33,6 +35,7 @@ class Ticket:
     id: str
     total: int
     check: bool = False
+    unfit: str = ""
     have: int = 0
     over: bool = False
     lost: bool = False
@@ -95,8 +98,8 @@ def place(
         first, row = row, row + length
         if ticket is None or ticket.over:
             continue
-        if start > ticket.have:
-            failures.append(Failure(ticket, _gap(ticket, start)))
+        if ticket.unfit or start > ticket.have:
+            failures.append(Failure(ticket, ticket.unfit or _gap(ticket, start)))
             ticket.over = True
             continue
         end = min(start + length, ticket.total)
