@@ -145,6 +145,10 @@ def _references(document: Document, value: Any) -> Iterator[Fault]:
             patches = server.get("patches")
             for i, patch in enumerate(patches if isinstance(patches, list) else ()):
                 yield from missing(("servers", name, "patches", i), patch, "patches")
+                if i:  # hs-dump is the only kind there is
+                    yield document.fault(
+                        ("servers", name, "patches", i), "one server captures once: name one patch of kind hs-dump"
+                    )
     if isinstance(value, dict):
         yield from missing(("default",), value.get("default"), "servers")
 

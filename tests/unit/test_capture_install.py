@@ -154,3 +154,21 @@ def test_a_registry_of_another_shape_is_said(tmp_path: Path, monkeypatch: pytest
 
     (path,) = (tmp_path / "hello").iterdir()
     assert "registry has a shape that is not known" in json.loads(path.read_text())["reason"]
+
+
+@pytest.mark.parametrize("text,said", [(None, "No such file"), ("{}", "'identity'"), ("GOOD", "SGLANG_HS_WRITERS='0'")])
+def test_settings_that_cannot_be_used_are_said(
+    text: str | None, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is wrong, and where each of them comes from; the server goes on."""
+    monkeypatch.setattr("hsops.payload.hsops_hs_dump.settings.__file__", str(tmp_path / "settings.py"))
+    monkeypatch.setenv("SGLANG_HS_DUMP_DIR", str(tmp_path))
+    monkeypatch.setenv("SGLANG_HS_WRITERS", "0")
+    if text is not None:
+        good = '{"identity": "a", "boundaries": [1], "final": "none"}'
+        (tmp_path / "config.json").write_text(good if text == "GOOD" else text)
+
+    assert wiring.new_installer.__wrapped__() is None
+
+    told = capsys.readouterr().err
+    assert "NOT capturing" in told and said in told and "hsops deploy" in told and "server's env" in told

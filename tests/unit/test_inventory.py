@@ -106,6 +106,10 @@ def test_all_faults_are_reported_with_line_and_column(tmp_path):
         ("servers:\n  s: {host: h, model: m}\n", "2:13: servers.s.host: no host 'h'"),
         ("servers:\n  s: {host: h, model: m, env: {A: 1}}\n", "2:35: servers.s.env.A: expected text, got 1"),
         ("servers:\n  s: {host: h, model: m, tp: true}\n", "2:30: servers.s.tp: expected an integer, got True"),
+        (
+            "servers:\n  s: {host: h, model: m, patches: [a, b]}\n",
+            "2:39: servers.s.patches[1]: one server captures once",
+        ),
         ("groups:\n  g: [nobody]\n", "2:7: groups.g[0]: no host 'nobody'"),
         ("defaults: {hosts: {}}\n", "1:12: defaults.hosts: unknown key; did you mean 'host'?"),
         ("hosts: &a\n  x: *a\n", "an alias to its own parent"),

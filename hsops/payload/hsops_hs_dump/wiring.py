@@ -64,7 +64,8 @@ def new_installer() -> Installer | None:
     try:
         return Installer(configuration.load(os.environ))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        say(f"NOT capturing: config.json is missing or damaged ({error}): run hsops deploy again")
+        said = f"{type(error).__name__}: {error}"
+        say(f"NOT capturing: {said} (hsops deploy writes config.json; SGLANG_HS_* come from the server's env)")
         return None
 
 
