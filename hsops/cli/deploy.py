@@ -108,10 +108,11 @@ def _wanted(session: Session, agent: Agent, target: Target, wish: Wish) -> Plan:
     wanted = payload.build(session.inventory.patches[target.patch])
     source = do.look(agent, target.patch)
     ours = do.look_hook(agent, target.patch, list(wanted.files)) if wanted.place == hook.PLACE else source
-    if wish.status:
-        return plan.status(ours, wanted)
-    warnings = hook.check(ours) if wanted.place == hook.PLACE else []
     other = source if wanted.place == hook.PLACE else do.look(agent, target.patch, hook.PLACE, ())
+    if wish.status:
+        where = hook.elsewhere(other, wanted.place)
+        return replace(plan.status(ours, wanted), warnings=(f"it is applied in {where}",) if where else ())
+    warnings = hook.check(ours) if wanted.place == hook.PLACE else []
     hook.check_other(other, target.patch, wanted.place)
     planned = plan.plan(ours, wanted, force=wish.force)
     planned = replace(planned, warnings=(*planned.warnings, *warnings))

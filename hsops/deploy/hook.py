@@ -37,10 +37,16 @@ def check_other(other: Facts, patch: str, place: str) -> None:
     Raises:
         ForeignError: the patch is applied there.
     """
-    if other.recorded.state != "absent":
-        where = "SGLang's files (method: source)" if place == PLACE else "hsops' own folder (method: hook)"
+    if where := elsewhere(other, place):
         raise ForeignError(
             f"{patch} is applied in {where}",
             why="the inventory wants the other method now, and only one may be there",
             fix="hsops deploy --revert takes it out; then hsops deploy again",
         )
+
+
+def elsewhere(other: Facts, place: str) -> str:
+    """Where the patch is applied by the method that is not wanted; "" when it is not. Arguments: as ``check_other``."""
+    if other.recorded.state == "absent":
+        return ""
+    return "SGLang's files (method: source)" if place == PLACE else "hsops' own folder (method: hook)"

@@ -167,10 +167,12 @@ def test_a_hook_lies_in_the_home_of_hsops_and_goes_again(hooked: Path, monkeypat
     (config,) = (hooked / "home/.hsops/hook").glob("*/hsops_hs_dump/config.json")
     text = (hooked / "inventory.yaml").read_text()
     (hooked / "inventory.yaml").write_text(text.replace("method: hook, ", ""))
+    other = json.loads(deploy("--status", "--json", cwd=hooked).stdout)["data"]["patches"][0]
     refused = deploy("--yes", "--json", cwd=hooked)
     reverted = deploy("--revert", "--yes", "--json", cwd=hooked)
 
     assert (status["state"], config.parent.parent.name) == ("applied", status["identity"])
+    assert other["state"] == "absent" and other["warnings"] == ["it is applied in hsops' own folder (method: hook)"]
     (error,) = json.loads(refused.stdout)["errors"]
     assert error["type"] == "ForeignError" and "method: hook" in error["message"] and "--revert" in error["fix"]
     assert reverted.returncode == 0 and not list((hooked / "home/.hsops/hook").iterdir())
