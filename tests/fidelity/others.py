@@ -29,9 +29,11 @@ SMALL: dict[str, Any] = {
     "eos_token_id": 1,
 }
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "norm_topk_prob": True}
+# as published: SGLang 0.5.9 does not find the value where transformers 5 keeps it, and takes this one
+ROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0}}
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("LlamaConfig", SMALL),
-    "qwen3": ("Qwen3Config", SMALL),
+    "qwen3": ("Qwen3Config", {**SMALL, **ROPE}),
     "qwen3-moe": ("Qwen3MoeConfig", {**SMALL, **EXPERTS}),
 }
 
