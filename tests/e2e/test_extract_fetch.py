@@ -126,7 +126,8 @@ def test_limit_takes_the_first_prompts(running: Running) -> None:
     rest = running.do("extract", prompts)["data"]
 
     assert (rest["samples"], rest["already"]) == (6, 2)
-    assert [line["id"] for line in running.lines("limit")][:2] == ["limit-0", "limit-1"]
+    first = {line["id"] for line in running.lines("limit")[:2]}  # each by a writer of its own, in either order
+    assert first == {"limit-0", "limit-1"}
 
 
 @pytest.mark.parametrize("how, code", [(signal.SIGKILL, -9), (signal.SIGINT, 130)])
