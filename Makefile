@@ -30,7 +30,7 @@ e2e: setup ## real SGLang in the lab
 	$(BIN)/python -m pytest tests/e2e
 
 matrix: setup ## every release of SGLang against the reference: an hour; VERSIONS="0.5.4 0.5.9" for some, RESUME=1 to go on
-	HSOPS_MATRIX="$(or $(VERSIONS),all)" RESUME=$(RESUME) $(BIN)/python -m pytest tests/matrix tests/e2e/test_extract_fetch.py
+	HSOPS_MATRIX="$(or $(VERSIONS),all)" RESUME=$(RESUME) $(BIN)/python -m pytest tests/matrix tests/e2e/test_extract_fetch.py tests/e2e/test_verify_live.py
 
 lint: setup
 	$(BIN)/ruff format --check --quiet .
