@@ -147,14 +147,14 @@ def run(
 HEAD = """\
 # Prompts by the hundred, row by row
 
-Written by `python -m benchmarks fidelity`; do not edit. The lab at TP 2 in float32, {prompts:,} prompts of 1 to 480
-random tokens ({rows:,} rows), 32 at once, prefill in chunks of 64, against Hugging Face transformers' DeepSeek-V3 with
+Written by `python -m benchmarks fidelity`; do not edit. The lab at TP 2 in float32, prompts of 1 to 480 random tokens,
+32 at once, prefill in chunks of 64, against Hugging Face transformers' DeepSeek-V3 with
 the same weights. A row is wrong when |dump - reference| is more than 1e-4 of |reference|. *wrong rows* at the
 boundaries 1, 3, 5 and at the final state before and after the norm; then the largest error of a whole sample and of a
 row that is not wrong.
 
-| SGLang | overlap schedule | capture | missing | wrong rows | of a sample | of a row | ranks |
-|---|---|---|---|---|---|---|---|
+| SGLang | overlap schedule | capture | prompts | rows | missing | wrong rows | of a sample | of a row | ranks |
+|---|---|---|---|---|---|---|---|---|---|
 """
 TIES = """
 Not counted above: rows after a token for which the reference's router chose between experts (or groups of them) by less
@@ -170,11 +170,10 @@ state is right, and no error is raised anywhere.
 
 def page(runs: list[dict[str, Any]]) -> str:
     """docs/reference/fidelity.md."""
-    head = HEAD.format(prompts=runs[0]["prompts"], rows=runs[0]["tally"]["rows"])
     ties = [one["tally"]["ties"] for one in runs]
     told = TIES.format(tie=TIE, samples=max(map(len, ties)), rows=max(sum(held.values()) for held in ties))
     wrong = NAIVE if any(one["capture"] != "ours" for one in runs) else ""
-    return head + "\n".join(line(one) for one in runs) + "\n" + (told if any(ties) else "") + wrong
+    return HEAD + "\n".join(line(one) for one in runs) + "\n" + (told if any(ties) else "") + wrong
 
 
 def line(one: dict[str, Any]) -> str:
@@ -187,6 +186,8 @@ def line(one: dict[str, Any]) -> str:
         one["sglang"],
         "on" if one["overlap"] else "off",
         one["capture"],
+        f"{one['prompts']:,}",
+        f"{seen['rows']:,}",
         str(one["missing"]),
         wrong,
         f"{max(seen['errors'].values()):.1e}",
