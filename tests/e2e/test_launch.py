@@ -205,10 +205,7 @@ def test_a_hang_is_caught_and_named(hsops: Cli, broken: Callable[[str], None]) -
 
     envelope = json.loads(done.stdout.splitlines()[-1])
     assert done.returncode == 7 and not envelope["ok"]
-    verdict = envelope["data"]["verdict"]
-    if verdict["class"] == "unknown":  # a probe ran out of its time on a busy machine: what one types next must name it
-        verdict = json.loads(hsops("diagnose", "--json").stdout.splitlines()[-1])["data"]["verdict"]
-    assert verdict["class"] == "warmup-deadlock-busy-wait"
+    assert envelope["data"]["verdict"]["class"] == "warmup-deadlock-busy-wait"
     assert envelope["data"]["stalled"]["silent_s"] >= 10
     assert hsops.json("status")["data"]["runs"][0]["phase"] == "running"
 
