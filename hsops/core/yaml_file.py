@@ -188,6 +188,8 @@ def _faults(document: Document, model: type[BaseModel], error: ValidationError, 
         path = (*at, *inner)
         if path in found:  # a union reports each arm; the first is the one that the field is mostly used with
             continue
+        if _counts_only_valid_entries(problem):
+            continue
         if problem["type"] == "extra_forbidden":
             known = _fields_at(model, inner[:-1])
             found[path] = document.fault(path, f"unknown key{suggest(str(path[-1]), known)}", at_key=True)
@@ -196,6 +198,11 @@ def _faults(document: Document, model: type[BaseModel], error: ValidationError, 
         else:
             found[path] = document.fault(path, _message(problem))
     return list(found.values())
+
+
+def _counts_only_valid_entries(problem: Any) -> bool:
+    """pydantic calls a list too short when enough is there and is at fault, which its entries' own faults say."""
+    return problem["type"] == "too_short" and bool(len(problem["input"]) >= problem["ctx"]["min_length"])
 
 
 def _is_real(document: Document, part: Hashable, loc: Sequence[Hashable]) -> bool:

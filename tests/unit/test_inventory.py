@@ -125,6 +125,14 @@ def test_a_fault_names_its_place(tmp_path, text, expected):
     assert any(expected in fault for fault in found), found
 
 
+@pytest.mark.parametrize("given,expected", [("[-1]", "greater than or equal to 0"), ("[x]", "expected an integer")])
+def test_an_entry_at_fault_makes_no_list_too_short(tmp_path, given, expected):
+    """One fault is told once, at the entry that has it."""
+    found = faults(write(tmp_path, f"patches:\n  hs-dump: {{ boundaries: {given} }}\n"))
+
+    assert len(found) == 1 and found[0].startswith("2:27: patches.hs-dump.boundaries[0]: ") and expected in found[0]
+
+
 def test_a_missing_file_says_what_to_do(tmp_path):
     """No inventory: the error names the file and the option."""
     with pytest.raises(ConfigError) as caught:
