@@ -102,6 +102,25 @@ def test_a_layer_that_runs_twice_has_no_boundary() -> None:
     assert isinstance(states[0], taps.RanTwice)
 
 
+@pytest.mark.parametrize("strategy", ["prepare-attn", "residual-stream", "layer-input"])
+def test_what_somebody_else_put_there_stays(strategy: str) -> None:
+    """A method that is shadowed already, by a profiler for one, is called by ours and is there afterwards."""
+    model, called = Prepared(), []
+    layer: Any = model.layers[1]
+    owner, name = {
+        "prepare-attn": (layer.layer_communicator, "prepare_attn"),
+        "residual-stream": (layer.attn_boundary, "prepare"),
+        "layer-input": (layer, "forward"),
+    }[strategy]
+    theirs = vars(owner)[name] = lambda *_, **__: called.append(1)
+
+    with taps.TAPS[strategy](model, [1], lambda _slot, _state: None):
+        assert vars(owner)[name] is not theirs
+        getattr(owner, name)(1, 2)
+
+    assert vars(owner)[name] is theirs and called == [1]
+
+
 def test_a_state_that_cannot_be_read_is_what_is_taken() -> None:
     """The pass goes on; its samples have the reason."""
     model = Prepared()

@@ -14,6 +14,7 @@ Take = Callable[[int, object], None]
 Untangle = Callable[[Any], Any]  # from what forward returned to what the caller must get
 Seen = Callable[[Any, Any, Any], object]  # args, kwargs and result of a call -> the state
 _FUSED = "_sglang_needs_allreduce_fusion"
+_NOTHING = object()  # an attribute that is not there
 
 
 class RanTwice:
@@ -28,7 +29,11 @@ class SumNotComplete:
 def _prepare_attn(model: Any, boundaries: Sequence[int], take: Take) -> Iterator[Untangle]:
     """The wanted layers' communicators get an attribute that shadows their method for this one call."""
     communicators = [getattr(model.layers[k], COMMUNICATOR) for k in boundaries]
-    with _shadowed(communicators, "prepare_attn", lambda _args, _kwargs, prepared: prepared[1], take):
+
+    def second(_args: Any, _kwargs: Any, prepared: Any) -> object:
+        return prepared[1]
+
+    with _shadowed(communicators, "prepare_attn", lambda _owner: second, take):
         yield _as_it_is
 
 
@@ -41,35 +46,20 @@ def _residual_stream(model: Any, boundaries: Sequence[int], take: Take) -> Itera
         batch = args[1] if len(args) > 1 else kwargs["forward_batch"]
         return batch.residual_stream.residual
 
-    with _shadowed(entries, "prepare", written, take):
+    with _shadowed(entries, "prepare", lambda _owner: written, take):
         yield _as_it_is
 
 
 @contextmanager
 def _layer_input(model: Any, boundaries: Sequence[int], take: Take) -> Iterator[Untangle]:
     """The wanted layers' forward is shadowed; their input is summed before they run, as they write into it."""
-    layers = [model.layers[k] for k in boundaries]
-    before = [layer.__dict__.get("forward") for layer in layers]
-    seen: set[int] = set()
 
-    def tapped(slot: int, layer: Any, original: Callable[..., Any]) -> Callable[..., Any]:
+    def given(layer: Any) -> Seen:
         hidden, residual = (argument(type(layer).forward, name) for name in ("hidden_states", "residual"))
+        return lambda args, kwargs, _nothing: _sum(hidden(args, kwargs), residual(args, kwargs))
 
-        def forward(*args: Any, **kwargs: Any) -> Any:
-            _take_once(slot, lambda: _sum(hidden(args, kwargs), residual(args, kwargs)), take, seen)
-            return original(*args, **kwargs)
-
-        return forward
-
-    try:
-        for slot, layer in enumerate(layers):
-            layer.__dict__["forward"] = tapped(slot, layer, layer.forward)
+    with _shadowed([model.layers[k] for k in boundaries], "forward", given, take, before=True):
         yield _as_it_is
-    finally:
-        for layer, kept in zip(layers, before, strict=True):
-            layer.__dict__.pop("forward", None)
-            if kept is not None:
-                layer.__dict__["forward"] = kept
 
 
 @contextmanager
@@ -139,25 +129,43 @@ TAPS: dict[str, Callable[[Any, Sequence[int], Take], AbstractContextManager[Unta
 
 
 @contextmanager
-def _shadowed(owners: Sequence[Any], method: str, state: Seen, take: Take) -> Iterator[None]:
-    """Each owner's method is shadowed by one that takes ``state`` of each call, owner i's into slot i."""
+def _shadowed(
+    owners: Sequence[Any], method: str, seen_of: Callable[[Any], Seen], take: Take, *, before: bool = False
+) -> Iterator[None]:
+    """Each owner's method is shadowed by one that takes a state of each call, owner i's into slot i.
+
+    Args:
+        owners: objects, each once.
+        method: of all of them.
+        seen_of: owner -> what reads the state of a call.
+        take: gets the states.
+        before: read before the call, whose result is None then; else after it.
+    """
     seen: set[int] = set()
 
-    def tapped(slot: int, original: Callable[..., Any]) -> Callable[..., Any]:
+    def tapped(slot: int, owner: Any, original: Callable[..., Any]) -> Callable[..., Any]:
+        state = seen_of(owner)
+
         def call(*args: Any, **kwargs: Any) -> Any:
+            if before:
+                _take_once(slot, lambda: state(args, kwargs, None), take, seen)
             result = original(*args, **kwargs)
-            _take_once(slot, lambda: state(args, kwargs, result), take, seen)
+            if not before:
+                _take_once(slot, lambda: state(args, kwargs, result), take, seen)
             return result
 
         return call
 
+    had = [vars(owner).get(method, _NOTHING) for owner in owners]  # somebody else may shadow it too
     try:
         for slot, owner in enumerate(owners):
-            owner.__dict__[method] = tapped(slot, getattr(owner, method))
+            vars(owner)[method] = tapped(slot, owner, getattr(owner, method))
         yield
     finally:
-        for owner in owners:
-            owner.__dict__.pop(method, None)
+        for owner, kept in zip(owners, had, strict=True):
+            vars(owner).pop(method, None)
+            if kept is not _NOTHING:
+                vars(owner)[method] = kept
 
 
 def _take_once(slot: int, state: Callable[[], object], take: Take, seen: set[int]) -> None:
