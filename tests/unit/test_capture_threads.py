@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 import json
 import threading
 import time
@@ -13,10 +14,15 @@ from pathlib import Path
 import pytest
 
 from hsops.payload.hsops_hs_dump.blocks import Block, Slots
+from hsops.payload.hsops_hs_dump.dispatcher import Dispatcher
+from hsops.payload.hsops_hs_dump.files import DumpFile
+from hsops.payload.hsops_hs_dump.jobs import Pass
+from hsops.payload.hsops_hs_dump.layout import Layout
 from hsops.payload.hsops_hs_dump.loop import Loop
 from hsops.payload.hsops_hs_dump.rows import Failure, Ticket, place
+from hsops.payload.hsops_hs_dump.scribe import Scribe
 from hsops.payload.hsops_hs_dump.writer import PASSES, Writer
-from tests.unit.capture_parts import InMemory, manifest, new_writer, whole_pass
+from tests.unit.capture_parts import InMemory, manifest, new_writer, settings_for, whole_pass
 
 DEADLINE_S = 20.0
 
@@ -155,6 +161,35 @@ def test_a_sample_whose_rows_stop_coming_is_given_up(tmp_path: Path) -> None:
     (line,) = manifest(tmp_path)
     assert not line.ok and "no more rows came for 1 s" in line.reason
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["manifest.jsonl"]
+
+
+def test_no_sample_ages_while_its_rows_wait_for_writers(tmp_path: Path) -> None:
+    """Minutes pass before there is room for the rest of a pass; both of its samples become whole all the same."""
+    lines: dict[str, str] = {}
+    clock = itertools.count(0.0, 2.0)  # two seconds later whenever it is asked
+    scribes = [Scribe(0, lambda ticket, reason, _written: lines.update({ticket.id: reason}))]
+    settings = settings_for(tmp_path)
+    layouts = {name: Layout("F32", 4, count, settings.slots, 4, False, {}) for name, count in (("a", 3), ("b", 5))}
+
+    def new_file(ticket: Ticket, _staged: object) -> tuple[Layout, Callable[[], DumpFile]]:
+        return layouts[ticket.id], lambda: DumpFile(str(tmp_path), ticket.id, layouts[ticket.id])
+
+    class Waiting(InMemory):
+        def blocks(self, tick: Callable[[], None]) -> Generator[Block, None, None]:
+            for block in super().blocks(tick):
+                yield block
+                for _ in range(50):
+                    tick()
+
+    dispatcher = Dispatcher(scribes, new_file, lambda: None, idle_s=9, now=lambda: next(clock))
+    ids, pieces = whole_pass({"a": [1, 2, 3], "b": [4, 5, 6, 7, 8]})
+    (room := threading.BoundedSemaphore(1)).acquire()
+    dispatcher.loop.put(Pass(Waiting(ids, settings.slots, chunk=2), pieces, room))
+    dispatcher.close()
+    scribes[0].loop.put(None)
+    scribes[0].loop.join()
+
+    assert lines == {"a": "", "b": ""}
 
 
 def test_one_large_file_does_not_hold_up_the_small_ones(tmp_path: Path) -> None:

@@ -27,15 +27,23 @@ class Dispatcher:
         new_file: (ticket, pass) -> the dump's layout, and what makes its file.
         tick: called about every second: whatever else wants to be looked after.
         idle_s: seconds after which an unfinished sample without new rows is given up.
+        now: seconds of a clock that never goes back.
     """
 
     def __init__(
-        self, scribes: Sequence[Scribe], new_file: NewFile, tick: Callable[[], None], *, idle_s: int = IDLE_S
+        self,
+        scribes: Sequence[Scribe],
+        new_file: NewFile,
+        tick: Callable[[], None],
+        *,
+        idle_s: int = IDLE_S,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._scribes, self._new_file, self._also, self._idle_s = scribes, new_file, tick, idle_s
+        self._now = now
         self._entries: dict[Ticket, Entry] = {}
         self._by_id: dict[str, Entry] = {}  # the newest of each id, as long as its scribe has to do with it
-        self._aged = time.monotonic()
+        self._aged = now()
         self.loop = Loop("hsops-dispatch", self._handle, self._give_up, self._tick)
 
     @property
@@ -70,7 +78,7 @@ class Dispatcher:
         staged = job.staged
         try:
             ids = staged.token_bytes()
-            with closing(staged.blocks(self._tick)) as blocks:
+            with closing(staged.blocks(self._look_after)) as blocks:
                 for block in blocks:
                     try:
                         for piece in job.pieces:
@@ -131,15 +139,22 @@ class Dispatcher:
         entry.scribe.loop.put(End(entry, reason))
 
     def _tick(self) -> None:
+        self._look_after()
+        self._age()
+
+    def _look_after(self) -> None:
+        """All that a wait for writers wants too. Nobody ages in it: the rows that are missed may lie in this pass.
+
+        A writer that a slow disk holds up for minutes would else fail samples as aborted by their clients.
+        """
         for scribe in self._scribes:
             if problem := scribe.loop.ensure():
                 say(problem)
-        self._age()
         self._also()
 
     def _age(self) -> None:
         """Count one second at most since the last time: a process that was stopped has not been idle."""
-        now = time.monotonic()
+        now = self._now()
         if now - self._aged < 1:
             return
         self._aged = now
