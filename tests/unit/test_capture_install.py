@@ -12,6 +12,7 @@ import pytest
 from hsops.payload.hsops_hs_dump import wiring
 from hsops.payload.hsops_hs_dump.hello import Hello
 from hsops.payload.hsops_hs_dump.settings import Settings
+from hsops.payload.hsops_hs_dump.trunk import gpu_of
 from tests.unit import built_models
 from tests.unit.capture_parts import settings_for
 
@@ -154,6 +155,33 @@ def test_a_registry_of_another_shape_is_said(tmp_path: Path, monkeypatch: pytest
 
     (path,) = (tmp_path / "hello").iterdir()
     assert "registry has a shape that is not known" in json.loads(path.read_text())["reason"]
+
+
+@pytest.mark.parametrize(
+    "parameters,buffers,found",
+    [
+        (["cpu", "cuda:3", "cuda:3"], [], "cuda:3"),  # the first layers are offloaded
+        (["cpu", "cpu"], ["cpu", "cuda:3"], "cuda:3"),
+        (["cpu"], [], None),
+        ([], [], None),
+    ],
+)
+def test_the_gpu_of_a_model_is_where_any_of_it_lies(parameters: list[str], buffers: list[str], found: Any) -> None:
+    """With CPU offload the first parameter is in host memory, and pinned memory is wanted all the same."""
+
+    def tensors(names: list[str]) -> list[Any]:
+        return [SimpleNamespace(device=Device(name)) for name in names]
+
+    class Device(str):
+        """As torch's: with a type."""
+
+        @property
+        def type(self) -> str:
+            return self.partition(":")[0]
+
+    module = SimpleNamespace(parameters=lambda: iter(tensors(parameters)), buffers=lambda: iter(tensors(buffers)))
+
+    assert gpu_of(module) == found
 
 
 @pytest.mark.parametrize("text,said", [(None, "No such file"), ("{}", "'identity'"), ("GOOD", "SGLANG_HS_WRITERS='0'")])

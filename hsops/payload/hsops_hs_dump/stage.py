@@ -12,6 +12,7 @@ from .blocks import POLL_S, Block
 from .layout import DTYPES
 from .ring import Ring, ring_for
 from .settings import RING_SLOTS
+from .trunk import gpu_of
 
 
 class Stage:
@@ -133,8 +134,8 @@ def prepare(model: Any, slots: int) -> None:
     Raises:
         RuntimeError: so much memory cannot be pinned.
     """
-    device = next((parameter.device for parameter in model.parameters()), None)
-    if device is not None and device.type == "cuda":
+    device = gpu_of(model)
+    if device is not None:
         ring_for(device, slots)
 
 

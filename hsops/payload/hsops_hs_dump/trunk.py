@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import itertools
 import sys
 from dataclasses import dataclass
 from functools import cache
@@ -39,6 +40,16 @@ class Trunk:
 def trunks(model: Any) -> list[Trunk]:
     """All modules of ``model`` that have layers, a last norm, and a forward that takes ``forward_batch``."""
     return [Trunk(module, where, _choose(module)) for where, module in model.named_modules() if _is_trunk(module)]
+
+
+def gpu_of(module: Any) -> Any:
+    """The GPU that a built module computes on, as torch names it; None on a CPU.
+
+    With CPU offload a layer's weights wait in host memory, so the first parameter says nothing; with all of them there,
+    what is left on the GPU are buffers.
+    """
+    tensors = itertools.chain(module.parameters(), module.buffers())
+    return next((tensor.device for tensor in tensors if tensor.device.type == "cuda"), None)
 
 
 def _is_trunk(module: Any) -> bool:
