@@ -13,7 +13,8 @@ import pytest
 from hsops.core.dumps import parse_sample
 from hsops.payload.hsops_hs_dump.manifest import MANIFEST
 from hsops.payload.hsops_hs_dump.rows import Ticket
-from tests.unit.capture_parts import manifest
+from hsops.payload.hsops_hs_dump.writers import RETRY_S, Writers
+from tests.unit.capture_parts import manifest, settings_for, whole_pass
 from tests.unit.test_capture_pass import Model, batch, capture_in, run
 
 
@@ -103,3 +104,30 @@ def test_a_check_folder_that_cannot_be_written_costs_the_check_only(
 
     assert lines(tmp_path)["a"]["status"] == "ok"
     assert "check requests are not written" in capsys.readouterr().err
+
+
+def test_a_check_writer_that_cannot_begin_is_not_tried_again_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not for each row of a pass: pinning memory takes long. Later it is, as whatever failed may be mended."""
+    clock, asked = [100.0], []
+
+    def prepare(slots: int) -> None:
+        asked.append(slots)
+        if len(asked) == 1:
+            raise RuntimeError("no pinned memory")
+
+    writers = Writers(settings_for(tmp_path), {}, 1, prepare, now=lambda: clock[0])
+    _, pieces = whole_pass({"p": [1, 2], "q": [3]})
+    for piece in pieces:
+        piece.ticket.check = True
+
+    kept = writers.keeps(pieces)
+    writers.fail_all(pieces, "nothing is kept")
+    tried = len(asked)
+    clock[0] += RETRY_S
+    later = writers.keeps(pieces)
+    writers.close()
+
+    assert (kept, tried, later, len(asked)) == (False, 1, True, 2)
+    assert capsys.readouterr().err.count("no pinned memory") == 1

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,6 +17,7 @@ from .writer import Writer
 
 CHECK = "check"  # in the dump folder, apart from the data set
 CHECK_SLOTS = 2  # of pinned memory, on ranks that have none yet: checks are small
+RETRY_S = 10.0  # a pass asks for a check request's writer again and again: one that failed is not tried each time
 
 
 class Writers:
@@ -25,10 +28,20 @@ class Writers:
         facts: what every manifest line repeats.
         rank: of this process.
         prepare: (ring slots): takes what memory the copies need.
+        now: seconds of a clock that never goes back.
     """
 
-    def __init__(self, settings: Settings, facts: dict[str, Any], rank: int, prepare: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        facts: dict[str, Any],
+        rank: int,
+        prepare: Callable[[int], None],
+        *,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._settings, self._facts, self._rank, self._prepare = settings, facts, rank, prepare
+        self._now, self._retry_at = now, -math.inf
         self._data: Writer | None = None
         self._check: Writer | None = None
 
@@ -80,8 +93,9 @@ class Writers:
     def _of(self, ticket: Ticket) -> Writer | None:
         if not ticket.check:
             return self._data
-        if self._check is None:
+        if self._check is None and self._now() >= self._retry_at:
             self._check = self._open_check()
+            self._retry_at = self._now() + RETRY_S
         return self._check
 
     def _open_check(self) -> Writer | None:
