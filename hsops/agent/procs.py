@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 MARK = "HSOPS_RUN"  # every process of a run carries it in its environment
+_SECRET = re.compile(r"(?i)(--[\w-]*(?:api-key|token|password|secret)[= ])\S+")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _TAGS = re.compile(r"(DP|PP|TP)(\d+)")
 
@@ -126,8 +127,9 @@ def below(roots: "list[int]", everyone: "dict[int, Proc]") -> "set[int]":
 
 
 def title(pid: int) -> str:
-    """The command line as one text: what ``ps`` shows, set by setproctitle in SGLang's processes."""
-    return _read(f"/proc/{pid}/cmdline").replace(b"\0", b" ").decode(errors="replace").strip()
+    """The command line as one text: what ``ps`` shows, set by setproctitle in SGLang's processes. Without secrets."""
+    text = _read(f"/proc/{pid}/cmdline").replace(b"\0", b" ").decode(errors="replace").strip()
+    return _SECRET.sub(r"\1***", text)
 
 
 def role(text: str) -> str:

@@ -66,7 +66,7 @@ def bring_up(session: Session, wish: Wish) -> Outcome:
         shown = asdict(plan) | {"command": str(plan.command), "secrets": len(plan.secrets)}
         return Outcome({"plan": _masked(shown, plan)}, render.plan_lines(plan))
     started, healthy = _start(session, agent, plan, wish)
-    data: dict[str, Any] = {"run": asdict(started.run), "fresh": started.fresh, "notes": list(plan.notes)}
+    data: dict[str, Any] = {"run": started.run.as_json(), "fresh": started.fresh, "notes": list(plan.notes)}
     if healthy:
         line = f"already healthy, nothing to do · run {started.run.id} · port {started.run.port}"
         return Outcome({**data, "healthy": True}, [line])
@@ -163,14 +163,14 @@ def _stalled(spec: ServerSpec, found: Stalled, verdict: Outcome) -> Outcome:
 
 def _left(run: Run) -> Outcome:
     lines = [f"left; {run.server} stays, as run {run.id}   hsops status, hsops launch --wait-healthy, hsops stop"]
-    return Outcome({"run": asdict(run), "healthy": None, "left": True}, lines, exit_code=130)
+    return Outcome({"run": run.as_json(), "healthy": None, "left": True}, lines, exit_code=130)
 
 
 def _data(found: Healthy | Stalled) -> dict[str, Any]:
     from hsops.launch.wait import Healthy
 
     log = {"lines": found.summary.lines, "stage": found.summary.stage}
-    data: dict[str, Any] = {"run": asdict(found.run), "healthy": isinstance(found, Healthy), "log": log}
+    data: dict[str, Any] = {"run": found.run.as_json(), "healthy": isinstance(found, Healthy), "log": log}
     if isinstance(found, Healthy):
         return {**data, "seconds": found.seconds}
     return {**data, "stalled": {"silent_s": found.silent_s, "limit_s": found.limit_s, "usual_s": found.usual_s}}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -35,7 +34,7 @@ def look(session: Session, *, everything: bool = False) -> Outcome:
             if everything or found.alive or found.left or found.server not in seen:
                 rows.append((host.name, found, _health(agent, found)))
             seen.add(found.server)
-    data = [{**asdict(found), "host": host, "health": health} for host, found, health in rows]
+    data = [{**found.as_json(), "host": host, "health": health} for host, found, health in rows]
     return Outcome({"runs": data}, run_lines(rows))
 
 

@@ -37,7 +37,7 @@ def end(session: Session, server: str | None, *, run_id: str = "", grace: float 
         wanted = [found for found in list_runs(agent, spec.name) if found.alive or found.left]
     stopped = [stop_run(agent, found.id, grace=grace) for found in wanted]
     left = sum(len(one.left) for one in stopped)
-    data = {"stopped": [asdict(one) for one in stopped], "left": left}
+    data = {"stopped": [{**asdict(one), "run": one.run.as_json()} for one in stopped], "left": left}
     if not left:
         return Outcome(data, stopped_lines(stopped))
     error = {"type": "UnhealthyError", "message": f"{left} processes are still there", "host": agent.host.name}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
+
+from hsops.core.secret import masked, value_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,19 @@ class Hello:
 
 
 @dataclass(frozen=True, slots=True)
+class Keys:
+    """What a server's HTTP interface wants to be shown; "" for nothing.
+
+    Args:
+        api: for every request but health probes.
+        admin: for those that administer it, such as aborting a request; the other key is not taken there then.
+    """
+
+    api: str = field(default="", repr=False)
+    admin: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
     """One launched server.
 
@@ -61,7 +76,7 @@ class Run:
         started: seconds since the epoch on the host.
         port: the HTTP port on the host.
         tp: tensor-parallel size.
-        argv: the command line.
+        argv: the command line, with its secrets: ``as_json`` is what may be shown.
         spec_hash: equal for equal launches; what makes a second launch a no-op.
         directory: the run directory on the host.
         log: the server's log on the host.
@@ -98,6 +113,15 @@ class Run:
     left: tuple[int, ...] = ()
     hellos: tuple[Hello, ...] = ()
     uptime_s: float = 0.0
+
+    @property
+    def keys(self) -> Keys:
+        """What its HTTP interface wants to be shown."""
+        return Keys(value_of(self.argv, "--api-key"), value_of(self.argv, "--admin-api-key"))
+
+    def as_json(self) -> dict[str, Any]:
+        """The run for ``--json``: without secrets."""
+        return {**asdict(self), "argv": masked(self.argv)}
 
     @property
     def alive(self) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 from hsops.core.errors import BadDataError
 from hsops.core.runs import Run, parse_run
+from hsops.core.secret import MASK, is_secret_flag
 from hsops.diagnose.evidence import Evidence
 from hsops.diagnose.reading import from_probe
 
@@ -17,7 +18,6 @@ _SECRETS = re.compile(
     r"""(?ix) (?P<keep> [\w-]*(?:api[_-]?key|token|password|secret)\w* (?:'|\\?")? \s*[=:]\s* (?:'|\\?")? | bearer\s+ )
         (?P<secret> (?!None\b)[^\s'",)\\]{4,}) | (?P<hub> \bhf_[A-Za-z0-9]{8,})"""
 )
-_SECRET_FLAGS = re.compile(r"(?i)^--[\w-]*(api-key|token|password|secret)$")
 
 
 def pack(raw: dict[str, Any], *, run: Run | None, host: str) -> bytes:
@@ -55,8 +55,8 @@ def redact(value: Any) -> Any:
     if isinstance(value, list | tuple):
         found = [redact(item) for item in value]
         for i, item in enumerate(found[:-1]):
-            if isinstance(item, str) and _SECRET_FLAGS.match(item):
-                found[i + 1] = "***"
+            if isinstance(item, str) and is_secret_flag(item):
+                found[i + 1] = MASK
         return found
     if isinstance(value, dict):
         return {key: redact(item) for key, item in value.items()}

@@ -104,8 +104,10 @@ def connect(port: int, api_key: str) -> httpx.Client:
     """A client for the server; proxies of the environment are not for it."""
     import httpx
 
-    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-    return httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=LONGEST_S, trust_env=False)
+    from hsops.remote.server import bearer
+
+    base = f"http://127.0.0.1:{port}"
+    return httpx.Client(base_url=base, headers=bearer(api_key), timeout=LONGEST_S, trust_env=False)
 
 
 def ask(client: httpx.Client, path: str) -> Probe:

@@ -11,6 +11,7 @@ from typing import Any
 from hsops.core.command import Command
 from hsops.core.errors import ConfigError, Fault
 from hsops.core.inventory import HostSpec, Scalar, ServerSpec
+from hsops.core.secret import MASK, is_secret_flag, is_secret_variable, value_of
 from hsops.launch import hook, nccl, needs
 
 Path_ = tuple[str, ...]
@@ -81,7 +82,7 @@ class Plan:
         """The command line for people, with secrets masked when printed."""
         known = {"{python}": self.python, "{model}": self.model, "{port}": str(self.port or "auto")}
         filled = {"{dump_dir}": self.dump_dir, "{:PYTHONPATH}": ""}
-        env = dict(self.env)
+        env = {name: MASK if is_secret_variable(name) else value for name, value in self.env.items()}
         for word, value in filled.items():
             env = {name: text.replace(word, value) for name, text in env.items()}
         return Command(tuple(known.get(word, word) for word in self.argv), env, self.secrets)
@@ -89,7 +90,7 @@ class Plan:
     @property
     def api_key(self) -> str:
         """What probes must present; "" without."""
-        return self.argv[self.argv.index("--api-key") + 1] if "--api-key" in self.argv else ""
+        return value_of(self.argv, "--api-key")
 
     def request(self) -> dict[str, Any]:
         """The parameters of the agent's ``run-start``."""
@@ -162,7 +163,7 @@ def plan(
         deployed=deployed,
         notes=tuple(notes),
         spec_hash=_hash(argv, env, server, host, deployed),
-        secrets=tuple(str(args[name]) for name in ("api-key", "admin-api-key") if name in args),
+        secrets=tuple(str(value) for name, value in args.items() if is_secret_flag(f"--{name}")),
     )
 
 

@@ -9,6 +9,7 @@ import httpx
 from hsops.core.dumps import RID_PREFIX
 from hsops.core.errors import HsopsError, UnhealthyError
 from hsops.core.prompts import Prompt
+from hsops.core.runs import Keys
 
 HEALTH_S = 25.0  # SGLang itself gives up on its health probe after 20 s
 QUICK_S = 30.0
@@ -24,6 +25,10 @@ class BrokenError(HsopsError):
     """The server failed at this request, or the connection broke; it may be dead."""
 
 
+class KeyRefusedError(HsopsError):
+    """The server does not take the key that it was shown, or wants one: no request will do better."""
+
+
 class SilentError(HsopsError):
     """The server did not answer in time."""
 
@@ -35,11 +40,12 @@ class Server:
         port: on 127.0.0.1.
         host: the host's name, for messages.
         concurrency: requests at once.
+        keys: what the server wants to be shown.
     """
 
-    def __init__(self, port: int, *, host: str, concurrency: int) -> None:
+    def __init__(self, port: int, *, host: str, concurrency: int, keys: Keys = Keys()) -> None:
         limits = httpx.Limits(max_connections=concurrency + 1, max_keepalive_connections=concurrency + 1)
-        self.host, self._concurrency = host, concurrency
+        self.host, self._concurrency, self._keys = host, concurrency, keys
         # trust_env off: a proxy variable must not send prompts anywhere but into the tunnel
         self._client = httpx.Client(base_url=f"http://127.0.0.1:{port}", limits=limits, trust_env=False)
 
@@ -69,7 +75,12 @@ class Server:
             )
 
     def info(self) -> dict[str, Any]:
-        """SGLang's own account of its arguments and limits."""
+        """SGLang's own account of its arguments and limits.
+
+        Raises:
+            KeyRefusedError: HTTP 401 or 403.
+            BrokenError, SilentError: as ``generate``.
+        """
         for path in ("/server_info", "/get_server_info"):  # the first since 0.5.4, the second before
             answer = self._send("GET", path, None, QUICK_S)
             if answer.status_code == 200:
@@ -81,6 +92,7 @@ class Server:
         """Send one prompt; its dump is written by the server meanwhile, or a little later.
 
         Raises:
+            KeyRefusedError: HTTP 401 or 403.
             RejectedError: HTTP 400 and its like.
             BrokenError: HTTP 500 and its like, or the connection broke.
             SilentError: no answer in time.
@@ -102,7 +114,7 @@ class Server:
             tokens: how many it brings, for the deadline.
 
         Raises:
-            RejectedError, BrokenError, SilentError: as ``generate``.
+            KeyRefusedError, RejectedError, BrokenError, SilentError: as ``generate``.
         """
         answer = self._send("POST", "/generate", body, PATIENCE_S + tokens / SLOWEST_TOKENS_PER_S)
         self._judge(answer)
@@ -115,35 +127,52 @@ class Server:
         """Ask the server to forget a request. One that it does not know is no error.
 
         Raises:
-            BrokenError, SilentError: as ``generate``.
+            KeyRefusedError, BrokenError, SilentError: as ``generate``.
         """
-        self._send("POST", "/abort_request", {"rid": rid}, 5.0)
+        self._send("POST", "/abort_request", {"rid": rid}, 5.0, self._keys.admin)
 
     def tokenize(self, texts: list[str]) -> list[list[int]]:
         """Token ids of texts, by the server's own tokenizer with its special tokens, as /generate would make them.
 
         Raises:
-            RejectedError, BrokenError, SilentError: as ``generate``.
+            KeyRefusedError, RejectedError, BrokenError, SilentError: as ``generate``.
         """
         answer = self._send("POST", "/tokenize", {"prompt": texts}, PATIENCE_S)
         self._judge(answer)
         tokens: list[list[int]] = answer.json()["tokens"]
         return tokens
 
-    def _send(self, method: str, path: str, body: dict[str, Any] | None, patience: float) -> httpx.Response:
+    def _send(
+        self, method: str, path: str, body: dict[str, Any] | None, patience: float, key: str = ""
+    ) -> httpx.Response:
+        """One request with ``key``, or with the key for any."""
         timeout = httpx.Timeout(patience, connect=15.0, write=60.0, pool=None)
+        headers = bearer(key or self._keys.api)
         try:
-            return self._client.request(method, path, json=body, timeout=timeout)
+            answer = self._client.request(method, path, json=body, timeout=timeout, headers=headers)
         except httpx.TimeoutException:
             raise SilentError(f"{path}: no answer in {patience:.0f} s", host=self.host) from None
         except httpx.HTTPError as error:
             raise BrokenError(f"{path}: {error or type(error).__name__}", host=self.host) from None
+        if answer.status_code in (401, 403):
+            raise KeyRefusedError(
+                f"{path}: HTTP {answer.status_code}: {_reason(answer)}",
+                host=self.host,
+                why="the server wants an API key; hsops shows the one of its run's command line",
+                fix="give it as api-key in args of servers.<name>, then hsops launch --replace --wait-healthy",
+            )
+        return answer
 
     def _judge(self, answer: httpx.Response) -> None:
         if answer.status_code == 200:
             return
         kind = RejectedError if 400 <= answer.status_code < 500 else BrokenError
         raise kind(f"HTTP {answer.status_code}: {_reason(answer)}", host=self.host)
+
+
+def bearer(key: str) -> dict[str, str]:
+    """The header that shows ``key``; none without."""
+    return {"Authorization": f"Bearer {key}"} if key else {}
 
 
 def _reason(answer: httpx.Response) -> str:

@@ -251,3 +251,11 @@ def test_an_api_key_is_masked_but_used() -> None:
 
     assert "sk-very-secret" not in str(found.command)
     assert found.api_key == "sk-very-secret"
+
+
+def test_whatever_takes_a_secret_is_masked() -> None:
+    """Other flags too, and variables by their name; the server gets them as they are."""
+    found = planned(args={"ssl_keyfile_password": "pass-phrase"}, env={"HF_TOKEN": "hf_abc", "NUM_TOKENS": "9"})
+
+    assert "pass-phrase" not in str(found.command) and "hf_abc" not in str(found.command)
+    assert found.command.env["NUM_TOKENS"] == "9" and found.request()["env"]["HF_TOKEN"] == "hf_abc"

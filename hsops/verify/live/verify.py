@@ -81,12 +81,13 @@ def verify_live(agent: Agent, job: Job, bring: Bring, emit: Emit) -> Report:
     if run.capture_fault:
         found = [Check("hello", FAIL, run.capture_fault)]
         return _report(run, 0, found, None, time.monotonic() - started)
-    with agent.host.tunnel(run.port) as port, Server(port, host=agent.host.name, concurrency=1) as server:
+    name = agent.host.name
+    with agent.host.tunnel(run.port) as port, Server(port, host=name, concurrency=1, keys=run.keys) as server:
         server.check_health()
         info, room = _room(agent, run, server)
         todo = plan(room)
         if not todo.subject:
-            raise UnhealthyError("the server takes no prompt long enough for a check", host=agent.host.name)
+            raise UnhealthyError("the server takes no prompt long enough for a check", host=name)
         with check_folder(agent, run, server, emit) as folder, tempfile.TemporaryDirectory(prefix="hsops-") as here:
             steps = len(todo.calls) + 2
             seen = drive(server, folder, todo, emit, steps=steps)

@@ -1,0 +1,102 @@
+"""A server that was started with API keys: what talks to it shows them, and nobody else sees them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hsops.core.dumps import token_bytes
+from hsops.core.events import ignore
+from hsops.core.prompts import Prompt
+from hsops.core.runs import Keys, Run, parse_run
+from hsops.extract.extract import Job as Extract
+from hsops.extract.extract import extract
+from hsops.extract.plan import Capture
+from hsops.remote import runs
+from hsops.remote.agent import Agent
+from hsops.remote.local import LocalHost
+from hsops.remote.server import BrokenError, KeyRefusedError
+from hsops.verify.live.verify import Job as Verify
+from hsops.verify.live.verify import verify_live
+
+ROOT = Path(__file__).parents[2]
+VICTIM = str(ROOT / "tests/victims/keyed.py")
+KEY, ADMIN = "k3y-of-all", "k3y-of-admins"
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[Agent]:
+    """The agent on this machine with a state of its own; whatever the test started is ended."""
+    found = Agent(LocalHost("here"), python=sys.executable, state_dir=str(tmp_path / "state"))
+    yield found
+    for run in runs.list_runs(found):
+        runs.stop_run(found, run.id, grace=0.0)
+
+
+def start(agent: Agent, folder: Path, *words: str) -> Run:
+    """A run of a server with keys that is up."""
+    env = {"PYTHONPATH": str(ROOT), "SGLANG_HS_DUMP_DIR": "{dump_dir}", "SGLANG_HS_RUN": "{run}"}
+    run = parse_run(
+        agent.call(
+            "run-start", server="tiny", model="none", tp=1, port=0, host="127.0.0.1", env=env, spec_hash="s",
+            dump_dir=str(folder), patches={}, needs=[], argv=["{python}", VICTIM, "{port}", *words],
+        )["run"]
+    )  # fmt: skip
+    for piece in runs.read_log(agent, run.id, follow=True):
+        if b"up\n" in piece:
+            return run
+    raise AssertionError("it did not come up")
+
+
+def job(tmp_path: Path) -> Extract:
+    """An extract of one prompt."""
+    one = Prompt("a", 1, token_bytes([5, 6, 7]))
+    return Extract("tiny", "", tmp_path / "p.jsonl", (one,), Capture((1, 3), "pre-norm"), 1)
+
+
+def test_extract_shows_the_key_of_the_run(agent: Agent, tmp_path: Path) -> None:
+    """The one that the server was started with, whatever the inventory says by now."""
+    start(agent, tmp_path / "dumps", "--api-key", KEY)
+
+    done = extract(agent, job(tmp_path), ignore)
+
+    assert (done.samples, done.failures) == (1, ())
+
+
+def test_verify_live_shows_the_keys_of_the_run(agent: Agent, tmp_path: Path) -> None:
+    """Also that of its administrators, which SGLang wants for an abort once there is one."""
+    start(agent, tmp_path / "dumps", f"--api-key={KEY}", "--admin-api-key", ADMIN)
+
+    with pytest.raises(BrokenError, match="HTTP 500"):
+        verify_live(agent, Verify("tiny", "none", {}), lambda _from, _to: None, ignore)
+
+    asked = (tmp_path / "dumps/asked").read_text().split()
+    assert asked == ["/health", "/server_info", "/generate", "/abort_request"]
+
+
+def test_a_key_that_hsops_does_not_know_ends_an_extract_at_once(
+    agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may come from a file of the host: no sample fails for it, one error says what to do."""
+    start(agent, tmp_path / "dumps", "--api-key", KEY)
+    monkeypatch.setattr(Run, "keys", Keys())
+
+    with pytest.raises(KeyRefusedError, match="401: Unauthorized") as caught:
+        extract(agent, job(tmp_path), ignore)
+
+    assert "api-key in args of servers." in caught.value.fix
+
+
+def test_no_key_is_shown_to_people(agent: Agent, tmp_path: Path) -> None:
+    """Not by what ``status`` and ``launch`` tell of a run, nor among the processes that ``stop`` has ended."""
+    run = start(agent, tmp_path / "dumps", f"--api-key={KEY}", "--admin-api-key", ADMIN)
+
+    stopped = runs.stop_run(agent, run.id, grace=0.0)
+    told = json.dumps([run.as_json(), stopped.run.as_json(), stopped.ended]) + repr(run.keys)
+
+    assert run.keys == Keys(KEY, ADMIN) and str(run.port) in told
+    assert KEY not in told and ADMIN not in told
