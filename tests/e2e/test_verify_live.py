@@ -19,14 +19,15 @@ from tests.fidelity import naive
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(10 * MINUTES)]
 
 ROOM = {"max-total-tokens": 8192, "max-running-requests": 16, "chunked-prefill-size": 3072}
+KEYS = {"api-key": "k3y-of-all", "admin-api-key": "k3y-of-admins"}
 IMITATED = "in-place-norms,deferred-allreduce"  # what only a GPU does; a right capture does not notice
 
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Practice]:
-    """SGLang 0.5.9 at TP 2, with room for batches of more than 2,048 tokens, under a GPU's two habits."""
+    """SGLang 0.5.9 at TP 2, with room for batches of more than 2,048 tokens, a GPU's two habits, and keys."""
     with practice(tmp_path_factory.mktemp("live"), sglang="0.5.9", tp=2) as made:
-        made.change("servers", "tiny", args=ROOM, env={"HSOPS_LAB_IMITATE": IMITATED})
+        made.change("servers", "tiny", args={**ROOM, **KEYS}, env={"HSOPS_LAB_IMITATE": IMITATED})
         made.do("deploy", "--yes")
         made.do("launch", "--wait-healthy", timeout=8 * MINUTES)
         yield made
@@ -35,6 +36,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Practice]:
 def verify_live(lab: Practice) -> tuple[int, dict[str, Any]]:
     """Exit code, and the envelope's data."""
     done = lab.run("--json", "verify", "--live", timeout=5 * MINUTES)
+    assert not any(key in done.stdout + done.stderr for key in KEYS.values())
     return done.returncode, json.loads(done.stdout.splitlines()[-1])["data"]
 
 
