@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from hsops.agent import facts, procs
+from hsops.agent import claims, facts, procs
 from hsops.agent.protocol import PROTOCOL, Refusal
 from hsops.agent.rundir import RunDir, all_runs, runs_folder, write_json
 
@@ -33,15 +33,15 @@ def start(params: "dict[str, Any]") -> "dict[str, Any]":
     of env, are filled in.
 
     Raises:
-        Refusal: no-sglang, model-missing, dump-dir-not-writable, port-taken, port-unusable, already-running,
-            not-started.
+        Refusal: no-sglang, model-missing, dump-dir-not-writable, dump-dir-taken, port-taken, port-unusable,
+            already-running, not-started.
     """
     with _locked(params):
         sglang = facts.sglang()
         if "sglang" in params["needs"] and not sglang["root"]:
             raise Refusal("no-sglang", f"{sys.executable} has no sglang", python=sys.executable)
         model, dump_dir = _model(str(params["model"])), _dump_dir(params.get("dump_dir", ""))
-        _refuse_second(params)
+        _refuse_second(params, dump_dir)
         port = _port(int(params["port"]), str(params.get("host") or "127.0.0.1"))
         run = _new_run(params)
         env = {name: _filled(value, run, dump_dir) for name, value in params["env"].items()}
@@ -67,10 +67,22 @@ def _filled(value: str, run: RunDir, dump_dir: str) -> str:
     return value.replace("{:PYTHONPATH}", known)
 
 
-def _refuse_second(params: "dict[str, Any]") -> None:
+def _refuse_second(params: "dict[str, Any]", dump_dir: str) -> None:
+    """One run a server, and one a dump folder, which another name or another client's state may have begun."""
     for run in all_runs(runs_folder(params)):
-        if run.read("spec.json").get("server") == params["server"] and run.running():
+        spec = run.read("spec.json")
+        same = bool(dump_dir) and os.path.realpath(spec.get("dump_dir") or "/") == os.path.realpath(dump_dir)
+        if not (same or spec.get("server") == params["server"]) or not run.running():
+            continue
+        if spec.get("server") == params["server"]:
             raise Refusal("already-running", f"run {run.id} of {params['server']} is there", run=run.id)
+        raise _taken(dump_dir, f"run {run.id} of {spec['server']}")
+    if dump_dir and (who := claims.holder(dump_dir)):
+        raise _taken(dump_dir, who)
+
+
+def _taken(dump_dir: str, who: str) -> Refusal:
+    return Refusal("dump-dir-taken", f"{who} writes dumps into {dump_dir}", path=dump_dir, by=who)
 
 
 def list_runs(params: "dict[str, Any]") -> "dict[str, Any]":

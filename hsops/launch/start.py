@@ -20,6 +20,7 @@ _FIXES = {
     "no-sglang": "set hosts.<name>.python in inventory.yaml to the interpreter that has SGLang; check: hsops doctor",
     "model-missing": "correct servers.<name>.model in inventory.yaml, or copy the model there",
     "dump-dir-not-writable": "set hosts.<name>.dumps in inventory.yaml to a folder that this user can write",
+    "dump-dir-taken": "end that server, or set hosts.<name>.dumps in inventory.yaml to a folder of its own",
     "port-unusable": "correct servers.<name>.port or args.host in inventory.yaml",
 }
 

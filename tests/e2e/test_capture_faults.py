@@ -112,3 +112,26 @@ def test_a_thread_of_the_capture_is_killed(server: Client, names: list[str]) -> 
     log = server.lab.run("logs").stdout
     assert all(name in log for name in names if "write" not in name) and "died" in log
     assert server.healthy() and server.whole(f"after-{series}", 3)
+
+
+def test_a_second_server_has_no_use_of_the_folder(server: Client) -> None:
+    """Launch starts none while somebody has it; ranks that find it taken say so, and launch fails with their reason."""
+    lab = server.lab
+    lab.do("stop")
+    root = Path(__file__).parents[2]
+    command = [lab.python, root / "tests/victims/claimer.py", lab.dumps]
+    lab.do("launch")
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, env={"PYTHONPATH": str(root)}, **pipes) as other:
+        assert other.stdout and other.stdout.readline() == b"ready\n"  # seconds before a model is built
+        came_second = lab.run("launch", "--wait-healthy", timeout=5 * MINUTES)
+        lab.do("stop")
+        refused = lab.run("launch")
+
+    who = f"run 1130-other (pid {other.pid})"
+    assert came_second.returncode == 7, came_second.stderr
+    assert f"TP0 does not capture: {who} writes into {lab.dumps}: each server needs its own" in came_second.stderr
+    assert refused.returncode == 1, refused.stderr
+    assert f"{who} writes dumps into {lab.dumps}" in refused.stderr and "fix: end that server" in refused.stderr
+    lab.do("launch", "--wait-healthy", timeout=5 * MINUTES)
+    assert client.of(lab).healthy()

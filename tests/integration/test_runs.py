@@ -10,7 +10,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,33 +22,14 @@ from hsops.core.errors import AgentError
 from hsops.core.runs import Run, parse_run
 from hsops.remote import runs
 from hsops.remote.agent import Agent
-from hsops.remote.local import LocalHost
-
-VICTIM = str(Path(__file__).parent.parent / "victims" / "tree.py")
+from tests.running import agent_here, marked, start
 
 
 @pytest.fixture
 def agent(tmp_path: Path) -> Iterator[Agent]:
-    """The agent on this machine with a state of its own; whatever the test started is ended."""
-    found = Agent(LocalHost("here"), python=sys.executable, state_dir=str(tmp_path / "state"))
-    yield found
-    for run in runs.list_runs(found):
-        runs.stop_run(found, run.id, grace=0.0)
-        assert not marked(run.id)
-
-
-def start(agent: Agent, *words: str, **changed: Any) -> Run:
-    """A run of the victim."""
-    params: dict[str, Any] = {
-        "server": "victim", "model": "none", "tp": 2, "port": 0, "host": "127.0.0.1", "env": {}, "spec_hash": "s",
-        "dump_dir": "", "patches": {}, "needs": [], "argv": ["{python}", VICTIM, *words],
-    }  # fmt: skip
-    return parse_run(agent.call("run-start", **{**params, **changed})["run"])
-
-
-def marked(run: str) -> list[int]:
-    """Processes of a run, whoever their parent is."""
-    return [pid for pid, proc in procs.census().items() if not proc.zombie and run in procs.marks(pid)]
+    """The agent on this machine; whatever the test started is ended."""
+    with agent_here(tmp_path / "state") as found:
+        yield found
 
 
 def until(agent: Agent, run: Run, wanted: Callable[[Run], bool]) -> Run:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,40 +11,33 @@ import pytest
 from hsops.core.dumps import token_bytes
 from hsops.core.events import ignore
 from hsops.core.prompts import Prompt
-from hsops.core.runs import Keys, Run, parse_run
+from hsops.core.runs import Keys, Run
 from hsops.extract.extract import Job as Extract
 from hsops.extract.extract import extract
 from hsops.extract.plan import Capture
 from hsops.remote import runs
 from hsops.remote.agent import Agent
-from hsops.remote.local import LocalHost
 from hsops.remote.server import BrokenError, KeyRefusedError
 from hsops.verify.live.verify import Job as Verify
 from hsops.verify.live.verify import verify_live
+from tests.running import VICTIMS, agent_here
+from tests.running import start as start_victim
 
-ROOT = Path(__file__).parents[2]
-VICTIM = str(ROOT / "tests/victims/keyed.py")
 KEY, ADMIN = "k3y-of-all", "k3y-of-admins"
 
 
 @pytest.fixture
 def agent(tmp_path: Path) -> Iterator[Agent]:
-    """The agent on this machine with a state of its own; whatever the test started is ended."""
-    found = Agent(LocalHost("here"), python=sys.executable, state_dir=str(tmp_path / "state"))
-    yield found
-    for run in runs.list_runs(found):
-        runs.stop_run(found, run.id, grace=0.0)
+    """The agent on this machine; whatever the test started is ended."""
+    with agent_here(tmp_path / "state") as found:
+        yield found
 
 
 def start(agent: Agent, folder: Path, *words: str) -> Run:
     """A run of a server with keys that is up."""
-    env = {"PYTHONPATH": str(ROOT), "SGLANG_HS_DUMP_DIR": "{dump_dir}", "SGLANG_HS_RUN": "{run}"}
-    run = parse_run(
-        agent.call(
-            "run-start", server="tiny", model="none", tp=1, port=0, host="127.0.0.1", env=env, spec_hash="s",
-            dump_dir=str(folder), patches={}, needs=[], argv=["{python}", VICTIM, "{port}", *words],
-        )["run"]
-    )  # fmt: skip
+    env = {"PYTHONPATH": str(VICTIMS.parents[1]), "SGLANG_HS_DUMP_DIR": "{dump_dir}", "SGLANG_HS_RUN": "{run}"}
+    kind = {"victim": "keyed.py", "server": "tiny", "tp": 1}
+    run = start_victim(agent, "{port}", *words, env=env, dump_dir=str(folder), **kind)
     for piece in runs.read_log(agent, run.id, follow=True):
         if b"up\n" in piece:
             return run

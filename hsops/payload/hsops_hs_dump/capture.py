@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from . import contract, taps
 from .about import about
+from .claim import TakenError
 from .hello import Hello, say
 from .jobs import Staged
 from .process import Process
@@ -143,6 +144,8 @@ class Capture:
         try:
             writers.open()
             self._writers = writers
+        except TakenError as error:
+            self._hello.reasons.append(str(error))
         except OSError as error:
             self._hello.reasons.append(f"the dump folder cannot be written: {error}")
         except Exception as error:  # noqa: BLE001 - no pinned memory, no threads: whatever it is, nothing can be kept

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from .claim import Claim
 from .hello import say
 from .jobs import Staged
 from .rows import Failure, Piece, Ticket
@@ -42,20 +43,24 @@ class Writers:
     ) -> None:
         self._settings, self._facts, self._rank, self._prepare = settings, facts, rank, prepare
         self._now, self._retry_at = now, -math.inf
+        self._claim = Claim(settings, rank, now=now)
         self._data: Writer | None = None
         self._check: Writer | None = None
 
     def open(self) -> None:
-        """The data set's, where this rank has one.
+        """Claim the folder, and open the data set's writer where this rank has one.
 
         Raises:
+            TakenError: another server writes there.
             OSError: the folder cannot be written.
         """
-        if self._rank and not self._settings.check_ranks:
-            return
-        folder = self._settings.dump_dir
-        self._prepare(self._settings.ring_slots)
-        self._data = Writer(folder if self._rank == 0 else self._folder(""), self._settings, self._facts)
+        self._claim.take()
+        try:
+            if self._rank == 0 or self._settings.check_ranks:
+                self._data = self._open_data()
+        except BaseException:
+            self._claim.release()  # who writes nothing keeps nobody out
+            raise
 
     def keeps(self, pieces: Sequence[Piece]) -> bool:
         """Whether this rank writes any of these rows."""
@@ -63,10 +68,11 @@ class Writers:
 
     def submit(self, staged: Staged, pieces: Sequence[Piece]) -> None:
         """Hand over a pass; what a writer does not take fails. A pass may hold rows of both kinds."""
+        lost = self._claim.problem()
         for check in (False, True):
             mine = [piece for piece in pieces if piece.ticket.check == check]
             writer = self._of(mine[0].ticket) if mine else None
-            if writer and (problem := writer.submit(staged, mine)):
+            if writer and (problem := lost or writer.submit(staged, mine)):
                 self.fail_all(mine, problem)
 
     def fail_all(self, pieces: Sequence[Piece], reason: str) -> None:
@@ -89,6 +95,7 @@ class Writers:
         for writer in (self._data, self._check):
             if writer:
                 writer.close()
+        self._claim.release()
 
     def _of(self, ticket: Ticket) -> Writer | None:
         if not ticket.check:
@@ -97,6 +104,11 @@ class Writers:
             self._check = self._open_check()
             self._retry_at = self._now() + RETRY_S
         return self._check
+
+    def _open_data(self) -> Writer:
+        self._prepare(self._settings.ring_slots)
+        folder = self._folder("") if self._rank else self._settings.dump_dir
+        return Writer(folder, self._settings, self._facts)
 
     def _open_check(self) -> Writer | None:
         """Made for the first check request; most servers never see one."""
