@@ -6,13 +6,13 @@ Run by the lab's interpreter: ``python others.py KIND MODEL PROMPTS.json OUT``. 
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import transformers
+from states import follow
 
 SMALL: dict[str, Any] = {
     "hidden_size": 64,
@@ -55,24 +55,6 @@ def main(kind: str, model_path: str, prompts_path: str, out: str) -> None:
             model.model(torch.tensor([ids]))
         found = {key: state[0].numpy() for key, state in states.items()}
         np.savez(folder / name, margin=np.full(len(ids), np.inf, np.float32), **found)
-
-
-def follow(trunk: Any, states: dict[str, torch.Tensor]) -> None:
-    """Keep what goes into every layer and into the last norm, and what comes out of that."""
-
-    def keep(name: str) -> Callable[..., None]:
-        def hook(_module: Any, args: Any, kwargs: Any) -> None:
-            states[name] = (args[0] if args else kwargs["hidden_states"]).clone()
-
-        return hook
-
-    def keep_normed(_module: Any, _args: Any, output: torch.Tensor) -> None:
-        states["post"] = output.clone()
-
-    for k, layer in enumerate(trunk.layers):
-        layer.register_forward_pre_hook(keep(str(k)), with_kwargs=True)
-    trunk.norm.register_forward_pre_hook(keep("final"), with_kwargs=True)
-    trunk.norm.register_forward_hook(keep_normed)
 
 
 if __name__ == "__main__":

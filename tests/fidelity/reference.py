@@ -8,12 +8,13 @@ together, the shorter ones filled up at their end, which a causal model's earlie
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from states import follow
 from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3ForCausalLM
 
 ROWS = 4096  # of one pass
@@ -25,6 +26,7 @@ def main(model_path: str, prompts_path: str, out: str) -> None:
     model = DeepseekV3ForCausalLM.from_pretrained(model_path, dtype=torch.float32, attn_implementation="eager").eval()
     states: dict[str, torch.Tensor] = {}
     follow(model.model, states)
+    follow_routers(model.model, states)
     prompts = json.loads(Path(prompts_path).read_text(encoding="utf-8"))
     folder = Path(out)
     folder.mkdir()
@@ -38,28 +40,16 @@ def main(model_path: str, prompts_path: str, out: str) -> None:
             np.savez(folder / name, **{key: state[i, : len(prompts[name])].numpy() for key, state in states.items()})
 
 
-def follow(trunk: Any, states: dict[str, torch.Tensor]) -> None:
-    """Keep what goes into every layer and into the last norm, and what comes out of that."""
-
-    def keep(name: str) -> Callable[..., None]:
-        def hook(_module: Any, args: Any, kwargs: Any) -> None:
-            states[name] = (args[0] if args else kwargs["hidden_states"]).clone()
-
-        return hook
-
-    def keep_normed(_module: Any, _args: Any, output: torch.Tensor) -> None:
-        states["post"] = output.clone()
+def follow_routers(trunk: Any, states: dict[str, torch.Tensor]) -> None:
+    """Keep in ``margin`` [B, T] the least clear choice of all routers."""
 
     def decide(router: Any, _args: Any, logits: torch.Tensor) -> None:
         clear = margin(logits.sigmoid() + router.e_score_correction_bias, router.config)
         states["margin"] = torch.minimum(states["margin"], clear.view_as(states["margin"]))
 
-    for k, layer in enumerate(trunk.layers):
-        layer.register_forward_pre_hook(keep(str(k)), with_kwargs=True)
+    for layer in trunk.layers:
         if hasattr(layer.mlp, "gate"):
             layer.mlp.gate.register_forward_hook(decide)
-    trunk.norm.register_forward_pre_hook(keep("final"), with_kwargs=True)
-    trunk.norm.register_forward_hook(keep_normed)
 
 
 def margin(scores: torch.Tensor, config: Any) -> torch.Tensor:
