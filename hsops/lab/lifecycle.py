@@ -80,31 +80,51 @@ def up(
     _claim(place)
     with cache.locked(place.lock, lambda: emit(Note(f"another hsops lab works in {place.home}"))):
         have = record.read(place.record)
-        version = wheels.check(sglang or (have.sglang if have else wheels.DEFAULT))
-        served = models.check(model or (have.model if have else models.DEFAULT))
+        wish = _settled(have, sglang=sglang, tp=tp, model=model)
         ready = packages.ensure(emit)
-        text = practice.inventory(
-            str(place.home),
-            tp=tp or (have.tp if have else record.TP),
-            cpus=sorted(os.sched_getaffinity(0)),
-            model=served,
-        )
-        want = Record(
-            sglang=version,
-            packages=packages.key(),
-            python=f"{platform.python_version()} {sys.base_prefix}",
-            shims=environment.shims_key(),
-            fault=fault,
-            tp=tp or (have.tp if have else record.TP),
-            inventory=_sha(text),
-            model=served,
-        )
+        text = _inventory(place, wish)
+        want = _wanted(wish, fault=fault, text=text)
         done = _build(place, have, want, packages=ready, text=text, emit=emit)
         if sshd.status(place.sshd) is None:
             done.append("sshd")
         running = sshd.start(place.sshd)
-    folder = place.models / models.MODELS[served].folder
-    return Lab(place, version, fault, want.tp, running.port, folder, tuple(done), time.monotonic() - started)
+    folder = place.models / models.MODELS[want.model].folder
+    return Lab(place, want.sglang, fault, want.tp, running.port, folder, tuple(done), time.monotonic() - started)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    """What a lab is to be, nothing left open."""
+
+    sglang: str
+    tp: int
+    model: str
+
+
+def _settled(have: Record | None, *, sglang: str | None, tp: int | None, model: str | None) -> _Wish:
+    """What was asked for, else what is there, else the defaults."""
+    return _Wish(
+        wheels.check(sglang or (have.sglang if have else wheels.DEFAULT)),
+        tp or (have.tp if have else record.TP),
+        models.check(model or (have.model if have else models.DEFAULT)),
+    )
+
+
+def _inventory(place: Layout, wish: _Wish) -> str:
+    return practice.inventory(str(place.home), tp=wish.tp, cpus=sorted(os.sched_getaffinity(0)), model=wish.model)
+
+
+def _wanted(wish: _Wish, *, fault: str | None, text: str) -> Record:
+    return Record(
+        sglang=wish.sglang,
+        packages=packages.key(),
+        python=f"{platform.python_version()} {sys.base_prefix}",
+        shims=environment.shims_key(),
+        fault=fault,
+        tp=wish.tp,
+        inventory=_sha(text),
+        model=wish.model,
+    )
 
 
 def down(home: Path | None = None, *, purge: bool = False) -> list[processes.Found]:

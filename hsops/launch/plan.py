@@ -15,6 +15,7 @@ from hsops.core.secret import MASK, is_secret_flag, is_secret_variable, value_of
 from hsops.launch import hook, nccl, needs
 
 Path_ = tuple[str, ...]
+Args = dict[str, Scalar | list[Scalar]]  # flags without dashes
 _LEAVE_OUT = "take them out; or take the hs-dump patch out of servers.{server}.patches, to serve without capture"
 # fields of a server that SGLang takes as flags: a second value in args would contradict the first
 _FIELDS = {
@@ -126,29 +127,10 @@ def plan(
     Raises:
         ConfigError: the server's entry contradicts itself or its patch; every fault at once.
     """
-    args = {_flag(name): value for name, value in server.args.items()}
-    clashes = [*_clashes(server)] if captures else []
-    if faults := [*_faults(server), *clashes]:
-        placed = [fault(("servers", server.name, *path), message) for path, message in faults]
-        placed.sort(key=lambda one: (one.line, one.column))
-        raise ConfigError(placed, fix=_LEAVE_OUT.format(server=server.name) if clashes else "")
-    added = needs.missing(args, needs.Installed(deployed.sglang, deployed.flags)) if captures else {}
-    args = {name: value for name, value in args.items() if name not in _FIELDS}
-    notes = [f"added --{flag}: {why}" for flag, why in added.items()]
-    if deployed.hook:
-        args[hook.FLAG] = hook.argument(args.get(hook.FLAG))
-        notes.append(f"added --{hook.FLAG}: {hook.WHY}")
-    words = [word for name, value in {**args, **dict.fromkeys(added, True)}.items() for word in _words(name, value)]
-    head = ("{python}", "-m", "sglang.launch_server", "--model-path", "{model}", "--tp-size", str(server.tp))
-    argv = (*head, "--port", "{port}", *words)
-    dump_dir = f"{host.dumps}/{server.name}" if captures else ""
-    env = {
-        **(nccl.PROFILES[server.nccl].env if server.nccl else {}),
-        **({"SGLANG_HS_DUMP_DIR": "{dump_dir}", "SGLANG_HS_RUN": "{run}"} if captures else {}),
-        **server.env,
-        **(hook.environment(deployed.hook, server.env) if deployed.hook else {}),
-    }
-    port = 0 if server.port == "auto" else int(server.port)
+    _refuse(server, captures=captures, fault=fault)
+    args, notes = _arguments(server, deployed, captures=captures)
+    argv = _argv(server, args)
+    env = _environment(server, deployed, captures=captures)
     return Plan(
         server=server.name,
         host=host.name,
@@ -157,14 +139,50 @@ def plan(
         env=env,
         model=server.model,
         tp=server.tp,
-        port=port,
+        port=0 if server.port == "auto" else int(server.port),
         listen=str(args.get("host", "127.0.0.1")),
-        dump_dir=dump_dir,
+        dump_dir=f"{host.dumps}/{server.name}" if captures else "",
         deployed=deployed,
-        notes=tuple(notes),
+        notes=notes,
         spec_hash=_hash(argv, env, server, host, deployed),
         secrets=tuple(str(value) for name, value in args.items() if is_secret_flag(f"--{name}")),
     )
+
+
+def _refuse(server: ServerSpec, *, captures: bool, fault: Callable[[Path_, str], Fault]) -> None:
+    clashes = [*_clashes(server)] if captures else []
+    if faults := [*_faults(server), *clashes]:
+        placed = [fault(("servers", server.name, *path), message) for path, message in faults]
+        placed.sort(key=lambda one: (one.line, one.column))
+        raise ConfigError(placed, fix=_LEAVE_OUT.format(server=server.name) if clashes else "")
+
+
+def _arguments(server: ServerSpec, deployed: Deployed, *, captures: bool) -> tuple[Args, tuple[str, ...]]:
+    """The flags, without those that fields of the server stand for; and a note for each that was added."""
+    given = {_flag(name): value for name, value in server.args.items()}
+    added = needs.missing(given, needs.Installed(deployed.sglang, deployed.flags)) if captures else {}
+    args: Args = {name: value for name, value in given.items() if name not in _FIELDS}
+    notes = [f"added --{flag}: {why}" for flag, why in added.items()]
+    if deployed.hook:
+        args[hook.FLAG] = hook.argument(args.get(hook.FLAG))
+        notes.append(f"added --{hook.FLAG}: {hook.WHY}")
+    return {**args, **dict.fromkeys(added, True)}, tuple(notes)
+
+
+def _argv(server: ServerSpec, args: Args) -> tuple[str, ...]:
+    words = [word for name, value in args.items() for word in _words(name, value)]
+    head = ("{python}", "-m", "sglang.launch_server", "--model-path", "{model}", "--tp-size", str(server.tp))
+    return (*head, "--port", "{port}", *words)
+
+
+def _environment(server: ServerSpec, deployed: Deployed, *, captures: bool) -> dict[str, str]:
+    """Each source is stronger than those before it."""
+    return {
+        **(nccl.PROFILES[server.nccl].env if server.nccl else {}),
+        **({"SGLANG_HS_DUMP_DIR": "{dump_dir}", "SGLANG_HS_RUN": "{run}"} if captures else {}),
+        **server.env,
+        **(hook.environment(deployed.hook, server.env) if deployed.hook else {}),
+    }
 
 
 def _faults(server: ServerSpec) -> Iterator[tuple[Path_, str]]:
