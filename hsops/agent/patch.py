@@ -1,13 +1,16 @@
 """Verbs that change SGLang's files: ``patch-inspect``, ``patch-apply``, ``patch-revert``.
 
 The engine knows edits, not patches: a file's new bytes, the mode, and the sha256 that the client saw before. All edits
-of a patch happen or none. Whatever a crash left half done is undone by the next of these verbs, ``patch-inspect`` too.
+of a patch happen or none. What a crash left half done is undone or completed by the next of these verbs, whichever it
+is, which says so with an event: ``{"kind": "recovered", "patch", "what": undone | completed, "left": [files that
+somebody changed in between]}``.
 """
 
 from __future__ import annotations
 
 import base64
 import contextlib
+import errno
 import fcntl
 import os
 import sys
@@ -18,7 +21,7 @@ from typing import Any
 from hsops.agent import facts, patch_plan
 from hsops.agent.patch_site import Site
 from hsops.agent.patch_store import Store, patches_folder, stores
-from hsops.agent.protocol import Refusal
+from hsops.agent.protocol import Refusal, emit
 
 LOCK_WAIT_S = 20.0
 
@@ -32,13 +35,12 @@ def inspect(params: dict[str, Any]) -> dict[str, Any]:
     Returns ``sglang`` (facts), ``patches`` {name: {``state``: absent | applied | partial | foreign, ``identity``,
     ``options``, ``sglang``, ``applied``, ``files`` {path: applied | original | missing | edited}}}, ``files`` {path:
     {``content_b64``, ``mode``, ``sha256``} or null}, ``flags`` {flag: whether SGLang's code has it}, ``owners`` {path:
-    patch}, ``root`` (the place's folder), ``unwritable`` (why, or empty) and ``recovered``, the patches of which an
-    interrupted change was undone.
+    patch}, ``root`` (the place's folder) and ``unwritable`` (why, or empty).
     """
     sglang, site = _place(params)
     with _locked(params["state_dir"]):
+        _recover(params["state_dir"], site)
         found = stores(params["state_dir"], site)
-        recovered = [name for name, store in found.items() if store.recover()]
         records = {name: store.record() for name, store in found.items()}
         return {
             "sglang": sglang,
@@ -55,7 +57,6 @@ def inspect(params: dict[str, Any]) -> dict[str, Any]:
             },
             "root": site.root,
             "unwritable": site.unwritable("sglang/__init__.py") or site.unwritable("x"),
-            "recovered": recovered,
         }
 
 
@@ -73,8 +74,8 @@ def apply(params: dict[str, Any]) -> dict[str, Any]:
     sglang, site = _place(params)
     edits = [patch_plan.parse_edit(raw) for raw in params["edits"]]
     with _locked(params["state_dir"]):
+        _recover(params["state_dir"], site)
         store = Store(params["state_dir"], params["patch"], site)
-        store.recover()
         patch_plan.check(edits, site)
         _check_owners(params, site, edits)
         changes, entries, folders = patch_plan.applying(edits, store)
@@ -91,7 +92,8 @@ def apply(params: dict[str, Any]) -> dict[str, Any]:
             "files": entries,
         }
         _carry_out(store, changes, record, make=[f for f in folders if not os.path.isdir(site.path(f))])
-        return {"changed": [change["path"] for change in changes], "identity": params["identity"]}
+        changed = [change["path"] for change in changes]
+        return {"changed": changed, "identity": params["identity"]}
 
 
 def revert(params: dict[str, Any]) -> dict[str, Any]:
@@ -104,8 +106,8 @@ def revert(params: dict[str, Any]) -> dict[str, Any]:
     """
     sglang, site = _place(params)
     with _locked(params["state_dir"]):
+        _recover(params["state_dir"], site)
         store = Store(params["state_dir"], params["patch"], site)
-        store.recover()
         record = store.record()
         if record is None:
             return {"changed": [], "left": [], "identity": None}
@@ -162,6 +164,13 @@ def _locked(state_dir: str) -> Iterator[None]:
         os.close(handle)
 
 
+def _recover(state_dir: str, site: Site) -> None:
+    """What crashes left half done, of any patch, is put right before anything is judged, and told at once."""
+    for name, store in stores(state_dir, site).items():
+        if recovered := store.recover():
+            emit("recovered", patch=name, **recovered)
+
+
 def _wanted(site: Site, patterns: list[str]) -> list[str]:
     paths = [path for pattern in patterns for path in (site.match(pattern) if "*" in pattern else [pattern])]
     return sorted(set(paths))
@@ -202,5 +211,13 @@ def _carry_out(
     try:
         store.carry_out(changes, record, make=make, remove=remove)
     except OSError as error:
-        where = error.filename or store.folder
-        raise Refusal("not-writable", f"{where}: {error.strerror}; nothing was changed") from None
+        raise _refused(error, error.filename or store.folder) from None
+
+
+def _refused(error: OSError, where: str) -> Refusal:
+    code = {errno.ENOSPC: "no-room", errno.EDQUOT: "no-room"}.get(error.errno or 0, "not-written")
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        code = "not-writable"
+    hint = " (immutable? lsattr tells)" if error.errno == errno.EPERM and os.geteuid() == 0 else ""
+    name = errno.errorcode.get(error.errno or 0, "")
+    return Refusal(code, f"{where}: {error.strerror or error}{hint}; nothing was changed", errno=name, path=where)

@@ -1,21 +1,26 @@
 """Files below SGLang's site folder: told as plain states, written whole, never outside it.
 
 A *state* is ``{"sha256", "mode", "mtime_ns", "uid", "gid"}``, or None where no file is. The bytes behind a sha256 come
-from a ``Blobs`` store. Replacing goes through a temporary name beside the target and a rename: a reader sees the old
-file or the new one, and a hard link (uv links packages into its cache) is cut, not written through.
+from a ``Blobs`` store. Replacing has two steps, so that whatever can run out of room does so before anything is seen:
+``stage`` writes a temporary name beside the target, ``place`` renames it. A reader sees the old file or the new one,
+and a hard link (uv links packages into its cache) is cut, not written through. Durable is what ``sync`` has returned
+for.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fnmatch
+import glob
 import hashlib
 import os
+import stat as stat_
 from typing import Any, Protocol
 
 from hsops.agent.protocol import Refusal
 
 State = "dict[str, Any]"
+TEMPORARY = ".hsops-tmp-"  # begins the name of every temporary file
 
 
 class Blobs(Protocol):
@@ -47,36 +52,45 @@ class Site:
         return os.path.realpath(full)
 
     def read(self, relative: str) -> bytes | None:
-        """The file's bytes, or None when there is no file."""
-        try:
-            with open(self.path(relative), "rb") as file:
-                return file.read()
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+        """The file's bytes, or None when there is no file.
+
+        Raises:
+            Refusal: ``not-a-file``: a folder, a pipe or a device lies there.
+        """
+        found = self.state(relative)
+        return found and found[1]
 
     def state(self, relative: str) -> tuple[dict[str, Any], bytes] | None:
-        """The file's state and its bytes, or None."""
-        data = self.read(relative)
-        if data is None:
+        """The file's state and its bytes, or None. Raises as ``read``."""
+        path = self.path(relative)
+        try:
+            _check_regular(path, os.stat(path).st_mode)  # before it is opened: a device may act on that
+            handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError):
             return None
-        stat = os.stat(self.path(relative))
+        with os.fdopen(handle, "rb") as file:
+            stat = os.fstat(handle)
+            _check_regular(path, stat.st_mode)
+            data = file.read()
         facts = {"mode": stat.st_mode & 0o7777, "mtime_ns": stat.st_mtime_ns, "uid": stat.st_uid, "gid": stat.st_gid}
         return {"sha256": sha256(data), **facts}, data
 
-    def put(self, relative: str, state: dict[str, Any] | None, blobs: Blobs) -> None:
-        """Make the file be ``state``: written whole, or removed when None."""
+    def stage(self, relative: str, state: dict[str, Any], blobs: Blobs) -> None:
+        """Write the file's next bytes, with mode and owner, durably under its temporary name."""
+        _write(self.path(relative), blobs.get(state["sha256"]), state)
+
+    def place(self, relative: str, state: dict[str, Any] | None) -> str:
+        """Make the file be what was staged, or remove it when ``state`` is None; returns the folder to ``sync``."""
         path = self.path(relative)
-        self.sweep(relative)
         if state is None:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
         else:
-            _replace(path, blobs.get(state["sha256"]), state)
-        with contextlib.suppress(FileNotFoundError):  # nothing to remove where even the folder is missing
-            sync_folder(os.path.dirname(path))
+            _rename(path)
+        return os.path.dirname(path)
 
     def sweep(self, relative: str) -> None:
-        """Remove the temporary file that a killed ``put`` may have left."""
+        """Remove what ``stage`` wrote and ``place`` did not take."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(_temporary(self.path(relative)))
 
@@ -86,15 +100,17 @@ class Site:
         full = self.path(folder) if folder else self.root
         if not os.path.isdir(full):
             return []
-        found = [entry.name for entry in os.scandir(full) if entry.is_file() and fnmatch.fnmatch(entry.name, name)]
-        return sorted(f"{folder}/{name}" if folder else name for name in found)
+        names = [entry.name for entry in os.scandir(full) if entry.is_file() and fnmatch.fnmatch(entry.name, name)]
+        found = sorted(one for one in names if not one.startswith(TEMPORARY))
+        return [f"{folder}/{one}" if folder else one for one in found]
 
     def caches(self, relative: str) -> list[str]:
-        """The byte code that Python keeps of the module ``relative``."""
+        """The byte code that Python keeps of the module ``relative`` beside it."""
         folder, _, name = relative.rpartition("/")
         if not name.endswith(".py"):
             return []
-        return self.match(f"{folder}/__pycache__/{name[:-3]}.*.pyc" if folder else f"__pycache__/{name[:-3]}.*.pyc")
+        pattern = f"__pycache__/{glob.escape(name[:-3])}.*.pyc"
+        return self.match(f"{folder}/{pattern}" if folder else pattern)
 
     def missing_folders(self, relative: str) -> list[str]:
         """The folders above ``relative`` that are not there, outermost first."""
@@ -103,30 +119,44 @@ class Site:
         return [folder for folder in folders if not os.path.isdir(self.path(folder))]
 
     def make_folder(self, relative: str) -> None:
-        """Create one folder, with the owner of its parent."""
+        """Create one folder durably, for everybody to read, with the owner of its parent."""
         path = self.path(relative)
+        parent = os.path.dirname(path)
         with contextlib.suppress(FileExistsError):
-            os.mkdir(path, 0o755)
-        _own(path, os.stat(os.path.dirname(path)))
-        sync_folder(os.path.dirname(path))
+            os.mkdir(path)
+        os.chmod(path, 0o755)  # noqa: S103 - the server may run as another user than the one with this umask
+        if os.geteuid() == 0:
+            like = os.stat(parent)
+            os.chown(path, like.st_uid, like.st_gid)
+        sync_folder(parent)
 
     def remove_folder(self, relative: str) -> bool:
-        """Remove a folder and its ``__pycache__`` if they are empty; True when it is gone."""
+        """Remove a folder and its ``__pycache__`` durably if they are empty; True when it is gone."""
         path = self.path(relative)
         for folder in (os.path.join(path, "__pycache__"), path):
             with contextlib.suppress(OSError):
                 os.rmdir(folder)
-        return not os.path.isdir(path)
+        if os.path.isdir(path):
+            return False
+        with contextlib.suppress(FileNotFoundError):
+            sync_folder(os.path.dirname(path))
+        return True
 
     def unwritable(self, relative: str) -> str:
-        """Why the file's folder cannot be changed; empty when it can."""
-        folder = os.path.dirname(self.path(relative))
+        """Why the file cannot be replaced by one of the same owner; empty when it can."""
+        path = self.path(relative)
+        folder = os.path.dirname(path)
         while not os.path.isdir(folder):
             folder = os.path.dirname(folder)
-        if os.access(folder, os.W_OK | os.X_OK):
+        if not os.access(folder, os.W_OK | os.X_OK):
+            read_only = os.statvfs(folder).f_flag & os.ST_RDONLY
+            return f"{folder} is on a read-only file system" if read_only else f"{folder} is not writable for this user"
+        if os.geteuid() == 0 or not os.path.exists(path):
             return ""
-        read_only = os.statvfs(folder).f_flag & os.ST_RDONLY
-        return f"{folder} is on a read-only file system" if read_only else f"{folder} is not writable for this user"
+        told = os.stat(path)
+        if told.st_uid != os.geteuid() or told.st_gid not in {os.getegid(), *os.getgroups()}:
+            return f"{path} belongs to user {told.st_uid}, group {told.st_gid}, which this user cannot give a new file"
+        return ""
 
 
 def sha256(data: bytes) -> str:
@@ -135,40 +165,98 @@ def sha256(data: bytes) -> str:
 
 
 def write_file(path: str, data: bytes, mode: int = 0o600) -> None:
-    """Write a file of hsops' own whole or not at all."""
-    _replace(path, data, {"mode": mode})
+    """Write a file of hsops' own whole and durably, or not at all."""
+    _write(path, data, {"mode": mode})
+    _rename(path)
+    sync_folder(os.path.dirname(path))
+
+
+def remove_file(path: str) -> None:
+    """Remove a file durably."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+        sync_folder(os.path.dirname(path))
+
+
+def make_folders(path: str) -> None:
+    """Create a folder of hsops' own and those above it, durably."""
+    if os.path.isdir(path):
+        return
+    make_folders(os.path.dirname(path))
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path, 0o700)
     sync_folder(os.path.dirname(path))
 
 
 def sync_folder(folder: str) -> None:
     """Make renames and removals in ``folder`` durable."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
 
 
+def _check_regular(path: str, mode: int) -> None:
+    if not stat_.S_ISREG(mode):
+        kind = _KINDS.get(stat_.S_IFMT(mode), "no file")
+        raise Refusal("not-a-file", f"{path} is {kind}, where a file is expected", path=path)
+
+
+_KINDS = {
+    stat_.S_IFDIR: "a folder",
+    stat_.S_IFIFO: "a named pipe",
+    stat_.S_IFSOCK: "a socket",
+    stat_.S_IFCHR: "a device",
+    stat_.S_IFBLK: "a device",
+}
+
+
 def _temporary(path: str) -> str:
-    return os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.hsops-tmp")
+    """Beside the target; of fixed length, since a file's name may be as long as names can be."""
+    folder, name = os.path.split(path)
+    return os.path.join(folder, TEMPORARY + sha256(os.fsencode(name))[:16])
 
 
-def _replace(path: str, data: bytes, state: dict[str, Any]) -> None:
+def _write(path: str, data: bytes, state: dict[str, Any]) -> None:
     temporary = _temporary(path)
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(handle, "wb") as file:
-        file.write(data)
-        os.fchmod(handle, state["mode"])
-        if os.geteuid() == 0:
-            owner = os.stat(os.path.dirname(path))
-            os.fchown(handle, state.get("uid", owner.st_uid), state.get("gid", owner.st_gid))
-        file.flush()
-        os.fsync(handle)
-    if "mtime_ns" in state:
-        os.utime(temporary, ns=(state["mtime_ns"], state["mtime_ns"]))
-    os.replace(temporary, path)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(temporary)  # a killed agent's: it may have any owner and mode
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            _dress(handle, path, state)
+            os.fsync(handle)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
 
 
-def _own(path: str, like: os.stat_result) -> None:
+def _rename(path: str) -> None:
+    try:
+        os.replace(_temporary(path), path)
+    except OSError as error:
+        error.filename, error.filename2 = path, None  # the file that a person knows
+        raise
+
+
+def _dress(handle: int, path: str, state: dict[str, Any]) -> None:
+    """Owner, mode, extended attributes and time stamp; the mode after the owner, which clears setuid."""
+    told = os.stat(path) if os.path.exists(path) else None
     if os.geteuid() == 0:
-        os.chown(path, like.st_uid, like.st_gid)
+        like = os.stat(os.path.dirname(path))
+        os.fchown(handle, state.get("uid", like.st_uid), state.get("gid", like.st_gid))
+    elif state.get("gid", -1) not in (-1, os.fstat(handle).st_gid):
+        os.fchown(handle, -1, state["gid"])
+    with contextlib.suppress(OSError):  # a file system without attributes, or one that only the system sets
+        for name in os.listxattr(path) if told else ():
+            os.setxattr(handle, name, os.getxattr(path, name))
+    os.fchmod(handle, state["mode"])
+    if "mtime_ns" in state:
+        os.utime(handle, ns=(state["mtime_ns"], state["mtime_ns"]))
+    elif told and int(os.fstat(handle).st_mtime) == int(told.st_mtime):
+        # Python takes byte code for current by its source's second and size: both files may have the same
+        os.utime(handle, ns=(told.st_mtime_ns + 10**9, told.st_mtime_ns + 10**9))

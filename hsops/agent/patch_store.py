@@ -1,8 +1,14 @@
 """What the host remembers of one patch: its record, the bytes it replaced, and the journal of a change under way.
 
 ``<state_dir>/patches/<name>/<site key>/``: ``record.json`` (there while the patch is applied), ``journal.json`` (there
-only while a change is under way), ``blobs/<sha256>``. A change is: blobs, journal, files, record, journal gone. The
-record's rename is the moment it counts: before it a crash is undone by the next verb, after it the change stands.
+only while a change is under way), ``blobs/<sha256>``. Each step is durable before the next begins, so that a power cut
+leaves what a kill at the same place leaves:
+
+1. blobs, then the journal; 2. the patch's folders; 3. all new files under temporary names; 4. renames and removals,
+then their folders; 5. the record, which is the moment it counts; 6. folders that a revert leaves empty; 7. the journal
+goes.
+
+Up to 5 a crash is undone by the next verb, from 5 on it is completed.
 """
 
 from __future__ import annotations
@@ -10,12 +16,15 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from hsops.agent.patch_site import Site, sha256, write_file
+from hsops.agent import patch_shapes
+from hsops.agent.patch_site import TEMPORARY, Site, make_folders, remove_file, sha256, sync_folder, write_file
+from hsops.agent.protocol import Refusal
 
 Change = "dict[str, Any]"  # {"path", "before": state | None, "after": state | None}
+UNDONE, COMPLETED = "undone", "completed"
 
 
 class Store:
@@ -23,25 +32,37 @@ class Store:
 
     def __init__(self, state_dir: str, patch: str, site: Site) -> None:
         self.folder = os.path.join(patches_folder(state_dir), patch, sha256(os.fsencode(site.root))[:12])
-        self.site = site
+        self.patch, self.site = patch, site
 
     def record(self) -> dict[str, Any] | None:
-        """What was applied, or None."""
-        return self._load("record.json")
+        """What was applied, or None.
+
+        Raises:
+            Refusal: ``damaged``: it is not what hsops wrote.
+        """
+        return self._load("record.json", patch_shapes.check_record)
 
     def get(self, digest: str) -> bytes:
-        """The bytes of a blob, checked against their name."""
-        with open(self._blob(digest), "rb") as file:
-            data = file.read()
+        """The bytes of a blob, checked against their name.
+
+        Raises:
+            Refusal: ``damaged``: they are not there, or others are.
+        """
+        path = self._blob(digest)
+        try:
+            with open(path, "rb") as file:
+                data = file.read()
+        except FileNotFoundError:
+            raise self._damaged(path, "is missing") from None
         if sha256(data) != digest:
-            raise OSError(f"{self._blob(digest)} is damaged")
+            raise self._damaged(path, "does not hold the bytes it is named for")
         return data
 
     def keep(self, data: bytes) -> str:
-        """Store bytes; returns their sha256."""
+        """Store bytes durably; returns their sha256."""
         digest = sha256(data)
-        if not os.path.exists(self._blob(digest)):
-            os.makedirs(os.path.join(self.folder, "blobs"), mode=0o700, exist_ok=True)
+        if not self._holds(digest):
+            make_folders(os.path.join(self.folder, "blobs"))
             write_file(self._blob(digest), data)
         return digest
 
@@ -63,86 +84,141 @@ class Store:
 
         Raises:
             OSError: a file could not be written; everything is as before.
+            Refusal: ``damaged``, as before too; ``unfinished``: undoing failed too, which the next verb tries again.
         """
-        os.makedirs(self.folder, mode=0o700, exist_ok=True)
-        journal = {
-            "after": record and record["serial"],
-            "changes": changes,
-            "made": list(make),
-            "removed": [folder for folder in remove if os.path.isdir(self.site.path(folder))],
-        }
+        make_folders(self.folder)
+        for folder in _above(self.folder, 4):  # up to the one that holds state_dir: whoever made them may not have
+            with contextlib.suppress(PermissionError):
+                sync_folder(folder)
+        journal = {"after": record and record["serial"], "changes": changes, "made": [*make], "removed": [*remove]}
         self._save("journal.json", journal)
         try:
             for folder in make:
                 self.site.make_folder(folder)
             for change in changes:
-                self.site.put(change["path"], change["after"], self)
-            for folder in remove:
-                self.site.remove_folder(folder)
+                self._stage(change["path"], change["after"])
+            self._sync({self.site.place(change["path"], change["after"]) for change in changes})
             self._commit(record)
-        except OSError:
-            self.recover()
-            raise
-        self._finish()
+        except (OSError, Refusal) as error:
+            if self._undo_after(error) != COMPLETED:  # else it counted already: only the last sync failed
+                raise
+        with contextlib.suppress(OSError):  # the change stands; the next verb tidies up
+            self._finish(journal, record)
 
-    def recover(self) -> bool:
-        """Undo a change that a crash interrupted, or tidy up behind one that was complete; True when it undid one."""
-        journal = self._load("journal.json")
+    def recover(self) -> dict[str, Any] | None:
+        """Undo a change that a crash interrupted, or complete one that counted already.
+
+        Returns ``what`` (undone | completed) and ``left``, the files that somebody else changed in between and that
+        were therefore left alone; None when there was nothing to do.
+
+        Raises:
+            Refusal: ``damaged``: what is remembered is not what hsops wrote. Nothing is changed.
+            OSError: a file could not be written. The journal stays.
+        """
+        if not os.path.isdir(self.folder):
+            return None
+        journal, record = self._load("journal.json", patch_shapes.check_journal), self.record()
         if journal is None:
-            return False
-        record = self.record()
-        undone: bool = (record["serial"] if record else None) != journal["after"]
-        if undone:
-            for folder in reversed(journal["removed"]):
+            self._tidy(record)
+            return None
+        undone = (record["serial"] if record else None) != journal["after"]
+        left = self._undo(journal) if undone else []
+        self._finish(journal, record, undone=undone)
+        return {"what": UNDONE if undone else COMPLETED, "left": left}
+
+    def _undo_after(self, error: Exception) -> str:
+        try:
+            recovered = self.recover()
+        except (OSError, Refusal) as second:
+            message = f"{_said(error)}; undoing it failed too: {_said(second)}"
+            raise Refusal("unfinished", message, folder=self.folder) from None
+        return recovered["what"] if recovered else ""
+
+    def _undo(self, journal: dict[str, Any]) -> list[str]:
+        """Bring back what was there; returns the files that are neither as before nor as they were to be."""
+        found = {change["path"]: self.site.state(change["path"]) for change in journal["changes"]}
+        left = [c["path"] for c in journal["changes"] if not _module(c["path"]) and _is_strange(c, found[c["path"]])]
+        changed = []
+        for change in journal["changes"]:
+            path, current = change["path"], found[change["path"]]
+            self.site.sweep(path)
+            if path in left or _module(path) in left or (current and current[0]) == change["before"]:
+                continue
+            for folder in self.site.missing_folders(path) if change["before"] else ():
                 self.site.make_folder(folder)
-            for change in reversed(journal["changes"]):
-                self.site.put(change["path"], change["before"], self)
-            for folder in reversed(journal["made"]):
-                self.site.remove_folder(folder)
-        self._finish()
-        return undone
+            changed.append((path, self._stage(path, change["before"])))
+        self._sync({self.site.place(path, state) for path, state in changed})
+        return left
+
+    def _stage(self, path: str, state: dict[str, Any] | None) -> dict[str, Any] | None:
+        """Write what the file is to be; returns it."""
+        if state and _module(path) and not self._holds(state["sha256"]):
+            return None  # byte code that is lost is made anew by Python
+        if state:
+            self.site.stage(path, state, self)
+        return state
 
     def _commit(self, record: dict[str, Any] | None) -> None:
         if record is None:
-            self._remove("record.json")
+            remove_file(os.path.join(self.folder, "record.json"))
         else:
             self._save("record.json", record)
 
-    def _finish(self) -> None:
-        self._remove("journal.json")
-        record = self.record()
+    def _finish(self, journal: dict[str, Any], record: dict[str, Any] | None, *, undone: bool = False) -> None:
+        for folder in journal["made"][::-1] if undone else journal["removed"]:
+            self.site.remove_folder(folder)
+        for change in journal["changes"]:
+            self.site.sweep(change["path"])
+        remove_file(os.path.join(self.folder, "journal.json"))
+        self._tidy(record)
+
+    def _tidy(self, record: dict[str, Any] | None) -> None:
+        """Remove what a kill left in hsops' own folder: temporary files, and bytes that nothing needs."""
         wanted = {entry["original"]["sha256"] for entry in record["files"] if entry["original"]} if record else set()
         blobs = os.path.join(self.folder, "blobs")
-        for name in os.listdir(blobs) if os.path.isdir(blobs) else ():
-            if name not in wanted:
-                os.unlink(os.path.join(blobs, name))
+        gone = [os.path.join(blobs, name) for name in _names(blobs) if name not in wanted]
+        for path in gone + [os.path.join(self.folder, n) for n in _names(self.folder) if n.startswith(TEMPORARY)]:
+            os.unlink(path)
         if record is None:
-            for folder in (blobs, self.folder):
+            for folder in (blobs, self.folder, os.path.dirname(self.folder)):
                 with contextlib.suppress(OSError):
                     os.rmdir(folder)
+
+    def _sync(self, folders: Iterable[str]) -> None:
+        for folder in sorted(folders):
+            with contextlib.suppress(FileNotFoundError):  # nothing was there to remove
+                sync_folder(folder)
+
+    def _holds(self, digest: str) -> bool:
+        try:
+            self.get(digest)
+        except Refusal:
+            return False
+        return True
 
     def _blob(self, digest: str) -> str:
         return os.path.join(self.folder, "blobs", digest)
 
-    def _load(self, name: str) -> dict[str, Any] | None:
+    def _load(self, name: str, check: patch_shapes.Check) -> dict[str, Any] | None:
+        path = os.path.join(self.folder, name)
         try:
-            with open(os.path.join(self.folder, name), encoding="utf-8") as file:
-                loaded: dict[str, Any] = json.load(file)
+            with open(path, "rb") as file:
+                return check(json.load(file))
         except FileNotFoundError:
             return None
-        return loaded
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise self._damaged(path, f"is not what hsops wrote ({type(error).__name__}: {error})") from None
+
+    def _damaged(self, path: str, how: str) -> Refusal:
+        return Refusal("damaged", f"{path} {how}", path=path, folder=self.folder, patch=self.patch)
 
     def _save(self, name: str, value: dict[str, Any]) -> None:
         write_file(os.path.join(self.folder, name), json.dumps(value, indent=1).encode())
 
-    def _remove(self, name: str) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(os.path.join(self.folder, name))
-
 
 def patches_folder(state_dir: str) -> str:
     """Where patches are remembered."""
-    return os.path.join(os.path.expanduser(state_dir), "patches")
+    return os.path.join(os.path.abspath(os.path.expanduser(state_dir)), "patches")
 
 
 def stores(state_dir: str, site: Site) -> dict[str, Store]:
@@ -151,3 +227,34 @@ def stores(state_dir: str, site: Site) -> dict[str, Store]:
     names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
     found = {name: Store(state_dir, name, site) for name in names if os.path.isdir(os.path.join(folder, name))}
     return {name: store for name, store in found.items() if os.path.isdir(store.folder)}
+
+
+def _is_strange(change: dict[str, Any], current: tuple[dict[str, Any], bytes] | None) -> bool:
+    digests = [state and state["sha256"] for state in (change["before"], change["after"])]
+    return (current and current[0]["sha256"]) not in digests
+
+
+def _module(path: str) -> str:
+    """The module that byte code at ``path`` is of; "" for any other file."""
+    folder, _, name = path.rpartition("/")
+    if folder.rpartition("/")[2] != "__pycache__" or not name.endswith(".pyc"):
+        return ""
+    return f"{folder[: -len('__pycache__')]}{name[:-4].rpartition('.')[0]}.py"
+
+
+def _above(path: str, levels: int) -> list[str]:
+    found: list[str] = []
+    for _ in range(levels):
+        path = os.path.dirname(path)
+        found.append(path)
+    return found
+
+
+def _names(folder: str) -> list[str]:
+    return os.listdir(folder) if os.path.isdir(folder) else []
+
+
+def _said(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return f"{error.filename or 'a file'}: {error.strerror or error}"
+    return str(error)

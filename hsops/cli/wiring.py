@@ -67,7 +67,9 @@ class Session:
         if spec.name not in self._agents:
             from hsops.remote.agent import Agent
 
-            self._agents[spec.name] = Agent(self._connect(spec), python=spec.python, state_dir=spec.state_dir)
+            self._agents[spec.name] = Agent(
+                self._connect(spec), python=spec.python, state_dir=spec.state_dir, emit=self.console.emit
+            )
         return self._agents[spec.name]
 
     def confirm(self, question: str) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hsops.core.deadline import Deadline
-from hsops.core.errors import AgentError, HsopsError, LockedError
+from hsops.core.errors import AgentError, HsopsError, LockedError, RemoteError
 from hsops.deploy import facts as facts_
 from hsops.deploy import hook
 from hsops.deploy.facts import Facts
@@ -96,10 +96,17 @@ def explained(error: AgentError, agent: Agent) -> HsopsError:
     """The same error with what it means and what to do."""
     if error.code == "locked":
         return LockedError(error.message, host=error.host, fix="wait for it, then again")
-    why, fix = _MEANING.get(error.code, (error.why, error.fix.replace("{", "{{").replace("}", "}}")))
+    why, fix = _MEANING.get(error.code, tuple(t.replace("{", "{{").replace("}", "}}") for t in (error.why, error.fix)))
     detail = {**error.detail, "python": agent.python}
-    fixed = fix.format_map({key: str(value) for key, value in detail.items()})
-    return AgentError(error.message, code=error.code, detail=error.detail, host=error.host, why=why, fix=fixed)
+    words = {key: str(value) for key, value in detail.items()}
+    return AgentError(
+        error.message,
+        code=error.code,
+        detail=error.detail,
+        host=error.host,
+        why=why.format_map(words),
+        fix=fix.format_map(words),
+    )
 
 
 _MEANING = {
@@ -112,9 +119,21 @@ _MEANING = {
         "the patch lives beside SGLang",
         "deploy as the user that owns it, or install SGLang into a virtual environment of your own",
     ),
+    "no-room": ("a disk of the host is full", "free some room there (df {path}), then run it again"),
+    "not-written": ("the host's system refused", "put that right on the host, then run it again"),
     "changed-meanwhile": ("somebody else works there", "hsops deploy again"),
     "conflict": ("one SGLang can hold one hs-dump", "hsops deploy --revert {patch}"),
     "foreign": ("a revert would undo that too", "hsops deploy --revert --force"),
+    "not-a-file": ("hsops replaces files only", "look what it is for, and move it out of the way"),
+    "damaged": (
+        "what it remembers of {patch} cannot be trusted; nothing was changed",
+        "bring SGLang's own files back (pip install --force-reinstall --no-deps sglang==<version>), then again; if it "
+        "is refused still, move {folder} away: hsops deploy --force then takes over what lies there",
+    ),
+    "unfinished": (
+        "the journal in {folder} knows what was there before",
+        "put that right, then hsops deploy --status: it undoes the rest",
+    ),
     "escapes-root": ("hsops changes nothing outside SGLang's folder", "replace the link by a real folder"),
 }
 
@@ -125,6 +144,9 @@ def _change(agent: Agent, verb: str, **params: object) -> Done:
         result = agent.call(verb, deadline=CHANGE, **params)
     except AgentError as error:
         raise explained(error, agent) from None
+    except RemoteError as error:  # it was ended half-way, perhaps
+        error.fix = error.fix or "hsops deploy --status: what is half done there is undone or completed first"
+        raise
     return Done(tuple(result["changed"]), tuple(result.get("left", ())), time.monotonic() - started)
 
 

@@ -49,7 +49,6 @@ class Facts:
         owners: path -> the patch that changed it.
         unwritable: why the files cannot be changed; empty when they can.
         hooks: its command line has ``--forward-hooks``.
-        recovered: patches of which an interrupted change was just undone.
     """
 
     version: str
@@ -58,7 +57,6 @@ class Facts:
     files: dict[str, FileFacts | None]
     owners: dict[str, str]
     unwritable: str
-    recovered: tuple[str, ...]
     hooks: bool = True
 
     def content(self, path: str) -> bytes:
@@ -83,7 +81,6 @@ def parse(raw: dict[str, Any], patch: str) -> Facts:
         files={path: _file(found) for path, found in raw["files"].items()},
         owners=raw["owners"],
         unwritable=raw["unwritable"],
-        recovered=tuple(raw["recovered"]),
         hooks=raw["flags"].get(FLAG, False),
     )
 

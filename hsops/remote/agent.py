@@ -12,6 +12,7 @@ from hsops.agent.protocol import PROTOCOL
 from hsops.core.command import Command
 from hsops.core.deadline import FOLLOW, QUICK, Deadline
 from hsops.core.errors import AgentError, RemoteError
+from hsops.core.events import Emit, Note
 from hsops.remote.host import Completed, Host, Stream
 from hsops.remote.interpreter import explain, wrong_python
 from hsops.remote.zipapp import build
@@ -28,10 +29,11 @@ class Agent:
         host: where.
         python: the interpreter that runs SGLang there.
         state_dir: hsops' folder there; the agent lies at ``agent/<hash>.pyz`` in it.
+        emit: is told what the agent did beside what it was asked for: a change that a crash interrupted was put right.
     """
 
-    def __init__(self, host: Host, *, python: str, state_dir: str) -> None:
-        self.host, self.python, self.state_dir = host, python, state_dir
+    def __init__(self, host: Host, *, python: str, state_dir: str, emit: Emit = lambda _: None) -> None:
+        self.host, self.python, self.state_dir, self._emit = host, python, state_dir, emit
         self.path = f"{state_dir}/agent/{hashlib.sha256(build()).hexdigest()[:16]}.pyz"
         self._uploaded = False
 
@@ -47,7 +49,10 @@ class Agent:
         replies = [line for line in done.stdout.splitlines() if line.startswith(b"{")]
         if not replies:
             raise explain(self.host, self.python, done)
-        message = self._parse(replies[-1])
+        *before, message = map(self._parse, replies)
+        for event in (told["event"] for told in before if "event" in told):
+            if event["kind"] == "recovered":
+                self._emit(_recovered(event, self.host.name))
         if "event" in message:
             raise explain(self.host, self.python, done)
         return self._result(message, verb)
@@ -140,6 +145,12 @@ def refusal(agent: Agent, verb: str, error: dict[str, Any]) -> RemoteError:
     elif code == "protocol":
         fix = f"delete {agent.path} on the host: it is not this hsops' agent"
     return AgentError(message, code=code, detail=detail, host=agent.host.name, why=why, fix=fix)
+
+
+def _recovered(event: dict[str, Any], host: str) -> Note:
+    left = f"; left as somebody else made them since: {', '.join(event['left'])}" if event["left"] else ""
+    result = "its files are as before" if event["what"] == "undone" else "it counted already, only the tidying was left"
+    return Note(f"an interrupted change of {event['patch']} was {event['what']}: {result}{left}", host, "warn")
 
 
 def _host_trouble(agent: Agent, errno: str) -> tuple[str, str]:

@@ -225,7 +225,7 @@ def _back_to(verb: str, site: Site, state_dir: str) -> None:
         apply(site, state_dir, edits(site, "1"), "a")
 
 
-@pytest.mark.parametrize("verb,halfway", [("apply", 60), ("revert", 35)])
+@pytest.mark.parametrize("verb,halfway", [("apply", 85), ("revert", 55)])
 def test_the_undoing_can_be_killed_too(verb: str, halfway: int, site: Site, state_dir: str) -> None:
     """An agent that dies while it repairs what another left is repaired by the next."""
     if verb == "revert":

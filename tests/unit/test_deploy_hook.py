@@ -23,7 +23,7 @@ from hsops.render.deploy import Row, plan_lines
 from tests.unit.capture_parts import settings_for
 
 ABSENT = Recorded("absent", "", {}, "", {})
-EMPTY = Facts("0.5.9", "/state/hook", ABSENT, {}, {}, "", ())
+EMPTY = Facts("0.5.9", "/state/hook", ABSENT, {}, {}, "")
 
 
 def wanted(*boundaries: int, method: Any = "hook") -> payload.Payload:

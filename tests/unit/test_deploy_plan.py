@@ -27,7 +27,7 @@ def facts(files: dict[str, bytes] | None = None, *, version: str = "0.5.9", reco
     """A host with a 0.5.9-like SGLang and ``files`` on top."""
     present = {REGISTRY_FILE: REGISTRY.encode(), **(files or {})}
     told = {path: FileFacts(data, 0o644, hashlib.sha256(data).hexdigest()) for path, data in present.items()}
-    return Facts(version, "/site", recorded, dict(told), {}, "", ())
+    return Facts(version, "/site", recorded, dict(told), {}, "")
 
 
 def applied(patch: Payload, *, version: str = "0.5.9", **overrides: str) -> Facts:
