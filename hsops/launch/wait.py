@@ -17,7 +17,7 @@ from hsops.core.runs import Run
 from hsops.launch.events import RunFollowed, Waiting
 from hsops.launch.health import Ladder, Probe, Prober
 from hsops.launch.matrix import matrix
-from hsops.launch.watch import Answering, CaptureRefused, Died, Judgement, Silent, Watch
+from hsops.launch.watch import Answering, CaptureRefused, Died, Judgement, KeyWanted, Silent, Watch
 from hsops.remote.agent import Agent
 from hsops.remote.runs import follow_run
 
@@ -79,7 +79,8 @@ def wait_healthy(
         goes_on: asked at a stall; True means that it is only slow, and twice the silence is allowed from then on.
 
     Raises:
-        UnhealthyError: a process of it ended, a rank does not capture, or ``patience.timeout`` is over.
+        UnhealthyError: a process of it ended, a rank does not capture, it does not take ``api_key``, or
+            ``patience.timeout`` is over.
     """
     watch = Watch(run, baseline, floor=patience.stall_after, now=now(), modules=modules)
     emit(RunFollowed(run.server, agent.host.name, run.id, run.tp, run.port, run.pid, nccl, fresh))
@@ -176,6 +177,13 @@ def _conclude(watch: Watch, judgement: Judgement, host: str) -> Healthy | Stalle
             host=host,
             why="the server runs, but rows would be missing from the dumps",
             fix=judgement.fix.replace("<name>", watch.run.server),
+        )
+    if isinstance(judgement, KeyWanted):
+        raise UnhealthyError(
+            f"{watch.run.server} is up and refuses hsops: {judgement.path} says {judgement.status}",
+            host=host,
+            why="it wants an API key; hsops shows the one of its run's command line",
+            fix=f"give it as api-key in args of servers.{watch.run.server}, then hsops launch --replace --wait-healthy",
         )
     if isinstance(judgement, Silent):
         return Stalled(watch.run, judgement.silent_s, judgement.limit_s, watch.usual_step_s, watch.summary)

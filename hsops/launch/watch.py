@@ -57,7 +57,15 @@ class Answering:
     """The server answers, stably, and every rank that has to captures."""
 
 
-Judgement = Died | CaptureRefused | Silent | Answering
+@dataclass(frozen=True, slots=True)
+class KeyWanted:
+    """The server is up and refuses whoever has no API key, or not this one: ``status`` is what ``path`` said."""
+
+    path: str
+    status: int
+
+
+Judgement = Died | CaptureRefused | Silent | Answering | KeyWanted
 
 
 class Watch:
@@ -124,6 +132,8 @@ class Watch:
             return Died("server", self.run.exit, self.summary)
         if refused := self._refused(now):
             return refused
+        if self.probe is not None and self.probe.status in (401, 403):
+            return KeyWanted(self.probe.path, self.probe.status)
         if self.ladder.level == STABLE:
             return Answering()
         limit = self.limit_s

@@ -8,13 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from hsops.core.baseline import Baseline
 from hsops.core.dumps import token_bytes
+from hsops.core.errors import UnhealthyError
 from hsops.core.events import ignore
 from hsops.core.prompts import Prompt
 from hsops.core.runs import Keys, Run
 from hsops.extract.extract import Job as Extract
 from hsops.extract.extract import extract
 from hsops.extract.plan import Capture
+from hsops.launch.wait import Healthy, Patience, wait_healthy
 from hsops.remote import runs
 from hsops.remote.agent import Agent
 from hsops.remote.server import BrokenError, KeyRefusedError
@@ -50,6 +53,20 @@ def job(tmp_path: Path) -> Extract:
     return Extract("tiny", "", tmp_path / "p.jsonl", (one,), Capture((1, 3), "pre-norm"), 1)
 
 
+def wait_for(agent: Agent, run: Run, key: str) -> object:
+    """As ``launch --wait-healthy`` does, for a minute."""
+    return wait_healthy(
+        agent,
+        run,
+        baseline=Baseline("tiny"),
+        patience=Patience(60.0),
+        emit=ignore,
+        fresh=True,
+        api_key=key,
+        goes_on=lambda _: False,
+    )
+
+
 def test_extract_shows_the_key_of_the_run(agent: Agent, tmp_path: Path) -> None:
     """The one that the server was started with, whatever the inventory says by now."""
     start(agent, tmp_path / "dumps", "--api-key", KEY)
@@ -81,6 +98,17 @@ def test_a_key_that_hsops_does_not_know_ends_an_extract_at_once(
         extract(agent, job(tmp_path), ignore)
 
     assert "api-key in args of servers." in caught.value.fix
+
+
+def test_launch_shows_the_key_too_and_says_when_it_is_not_enough(agent: Agent, tmp_path: Path) -> None:
+    """A server that refuses hsops is up: it would be waited for until the timeout."""
+    run = start(agent, tmp_path / "dumps", "--api-key", KEY)
+
+    with pytest.raises(UnhealthyError, match="is up and refuses hsops: /generate says 401") as caught:
+        wait_for(agent, run, "")
+
+    assert "api-key in args of servers.tiny" in caught.value.fix
+    assert isinstance(wait_for(agent, run, KEY), Healthy)
 
 
 def test_no_key_is_shown_to_people(agent: Agent, tmp_path: Path) -> None:

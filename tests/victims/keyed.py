@@ -1,7 +1,7 @@
 """A server with keys, and with SGLang's rules for them: ``keyed.py PORT --api-key KEY [--admin-api-key KEY] ...``.
 
-It says hello for one rank and writes a dump for each ``/generate`` of the data set, as the capture would; any other one
-fails. Every request that is let in is a line of ``asked`` in its dump folder.
+It says hello for one rank and writes a dump for each ``/generate`` of the data set, as the capture would; one of a
+check fails. Every request that is let in is a line of ``asked`` in its dump folder.
 """
 
 import http.server
@@ -24,8 +24,8 @@ class Answer(http.server.BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        ours = str(body["rid"]).startswith("hs-")
-        if self._let_in({}, fails=self.path == "/generate" and not ours) and ours:
+        ours, check = (str(body.get("rid")).startswith(prefix) for prefix in ("hs-", "hscheck-"))
+        if self._let_in({}, fails=self.path == "/generate" and check) and ours:
             make(FOLDER, body["rid"].removeprefix("hs-"), body["input_ids"])
 
     def _let_in(self, answer: object, *, fails: bool = False) -> bool:
