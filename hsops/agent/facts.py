@@ -87,6 +87,16 @@ def flags(site: str, wanted: "list[str]") -> "dict[str, bool]":
     return {flag: flag in known for flag in wanted}
 
 
+def machine() -> "dict[str, str]":
+    """What tells this machine, or container, from another: ``id`` (of /etc/machine-id; may be empty) and ``name``."""
+    try:
+        with open("/etc/machine-id", encoding="ascii") as file:
+            told = file.read().strip()
+    except (OSError, ValueError):
+        told = ""
+    return {"id": told, "name": socket.gethostname()}
+
+
 def version_of(distribution: str) -> "str | None":
     """The installed version of a distribution, or None."""
     try:

@@ -33,9 +33,10 @@ def inspect(params: dict[str, Any]) -> dict[str, Any]:
     allowed) whose bytes are wanted; optional ``flags``, of SGLang's command line.
 
     Returns ``sglang`` (facts), ``patches`` {name: {``state``: absent | applied | partial | foreign, ``identity``,
-    ``options``, ``sglang``, ``applied``, ``files`` {path: applied | original | missing | edited}}}, ``files`` {path:
-    {``content_b64``, ``mode``, ``sha256``} or null}, ``flags`` {flag: whether SGLang's code has it}, ``owners`` {path:
-    patch}, ``root`` (the place's folder) and ``unwritable`` (why, or empty).
+    ``options``, ``sglang``, ``applied``, ``serial``, ``files`` {path: applied | original | missing | edited}}},
+    ``files`` {path: {``content_b64``, ``mode``, ``sha256``} or null}, ``flags`` {flag: whether SGLang's code has it},
+    ``owners`` {path: patch}, ``root`` (the place's folder), ``state_dir``, ``machine`` (see ``facts.machine``) and
+    ``unwritable`` (why, or empty).
     """
     sglang, site = _place(params)
     with _locked(params["state_dir"]):
@@ -47,7 +48,7 @@ def inspect(params: dict[str, Any]) -> dict[str, Any]:
             "patches": {
                 name: patch_plan.judge(records.get(name), site, sglang["version"]) for name in params["patches"]
             },
-            "files": {path: _told(site, path) for path in _wanted(site, params.get("read", []))},
+            "files": {path: _told(site, path) for path in patch_plan.wanted(site, params.get("read", []))},
             "flags": facts.flags(sglang["site"], params.get("flags", [])),
             "owners": {
                 entry["path"]: name
@@ -56,6 +57,8 @@ def inspect(params: dict[str, Any]) -> dict[str, Any]:
                 if not entry["cache"]
             },
             "root": site.root,
+            "state_dir": os.path.realpath(os.path.expanduser(params["state_dir"])),
+            "machine": facts.machine(),
             "unwritable": site.unwritable("sglang/__init__.py") or site.unwritable("x"),
         }
 
@@ -65,7 +68,7 @@ def apply(params: dict[str, Any]) -> dict[str, Any]:
 
     ``params``: ``patch``, ``place``, ``identity``, ``options`` (any JSON), ``edits``: [{``path``, ``content_b64`` or
     null to remove, ``mode``, ``before_sha256`` or null, optional ``original_b64`` or null: what a revert brings back,
-    when that is not what lies there now}].
+    when that is not what lies there now}]; optional ``expect``, see ``patch_plan.unexpected``.
 
     Raises:
         Refusal: ``no-sglang``, ``not-importable``, ``escapes-root``, ``changed-meanwhile``, ``conflict``,
@@ -76,6 +79,7 @@ def apply(params: dict[str, Any]) -> dict[str, Any]:
     with _locked(params["state_dir"]):
         _recover(params["state_dir"], site)
         store = Store(params["state_dir"], params["patch"], site)
+        _check_expected(params, store, sglang["version"])
         patch_plan.check(edits, site)
         _check_owners(params, site, edits)
         changes, entries, folders = patch_plan.applying(edits, store)
@@ -99,15 +103,17 @@ def apply(params: dict[str, Any]) -> dict[str, Any]:
 def revert(params: dict[str, Any]) -> dict[str, Any]:
     """Bring back, byte for byte, what was there before the patch.
 
-    ``params``: ``patch``, ``place``; ``force``: also over files that somebody edited since.
+    ``params``: ``patch``, ``place``; ``force``: also over files that somebody edited since; optional ``expect``.
 
     Raises:
-        Refusal: ``foreign`` (``detail.files``) without ``force``; ``not-writable``, ``locked``, ``no-sglang``.
+        Refusal: ``foreign`` (``detail.files``) without ``force``; ``changed-meanwhile``, ``not-writable``, ``locked``,
+            ``no-sglang``.
     """
     sglang, site = _place(params)
     with _locked(params["state_dir"]):
         _recover(params["state_dir"], site)
         store = Store(params["state_dir"], params["patch"], site)
+        _check_expected(params, store, sglang["version"])
         record = store.record()
         if record is None:
             return {"changed": [], "left": [], "identity": None}
@@ -171,17 +177,22 @@ def _recover(state_dir: str, site: Site) -> None:
             emit("recovered", patch=name, **recovered)
 
 
-def _wanted(site: Site, patterns: list[str]) -> list[str]:
-    paths = [path for pattern in patterns for path in (site.match(pattern) if "*" in pattern else [pattern])]
-    return sorted(set(paths))
-
-
 def _told(site: Site, path: str) -> dict[str, Any] | None:
     found = site.state(path)
     if found is None:
         return None
     state, data = found
     return {"content_b64": base64.b64encode(data).decode(), "mode": state["mode"], "sha256": state["sha256"]}
+
+
+def _check_expected(params: dict[str, Any], store: Store, version: str | None) -> None:
+    """What the client planned for is what is there."""
+    expect = params.get("expect")
+    differ = patch_plan.unexpected(expect, store.record(), store.site, version) if expect else []
+    if differ:
+        more = f" and {len(differ) - 3} more" if len(differ) > 3 else ""
+        said = f"changed since it was looked at: {', '.join(differ[:3])}{more}"
+        raise Refusal("changed-meanwhile", said, differ=differ)
 
 
 def _check_owners(params: dict[str, Any], site: Site, edits: list[patch_plan.Edit]) -> None:

@@ -52,6 +52,27 @@ def check(edits: list[Edit], site: Site) -> None:
             raise Refusal("changed-meanwhile", f"{edit.path} changed since it was looked at", path=edit.path)
 
 
+def unexpected(expect: dict[str, Any], record: dict[str, Any] | None, site: Site, version: str | None) -> list[str]:
+    """What is not as the client saw it: files, or words for the rest; empty when all is.
+
+    ``expect``: ``serial`` of the record (null: none), ``sglang``, ``read`` (patterns) and ``files`` {path: sha256 or
+    null}, the answer to them.
+    """
+    now = {path: found and sha256(found) for path, found in ((p, site.read(p)) for p in wanted(site, expect["read"]))}
+    then: dict[str, Any] = expect["files"]
+    differ = sorted(path for path in now.keys() | then.keys() if now.get(path) != then.get(path))
+    if (record["serial"] if record else None) != expect["serial"]:
+        differ.insert(0, "what hsops applied")
+    if (version or "") != expect["sglang"]:
+        differ.insert(0, "SGLang's version")
+    return differ
+
+
+def wanted(site: Site, patterns: list[str]) -> list[str]:
+    """The files that ``patterns`` name; a plain path also when nothing is there."""
+    return sorted({path for pattern in patterns for path in (site.match(pattern) if "*" in pattern else [pattern])})
+
+
 def applying(edits: list[Edit], store: Store) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[str]]:
     """The changes of an apply, the record's entries, and the folders that are the patch's own (outermost first)."""
     record = store.record() or {"files": [], "folders": []}
@@ -102,7 +123,7 @@ def judge(record: dict[str, Any] | None, site: Site, version: str | None) -> dic
         if not entry["cache"]:
             state = _entry_state(entry, site)
             files[entry["path"]] = "replaced" if state == "edited" and replaced else state
-    told = {key: record[key] for key in ("identity", "options", "sglang", "applied")}
+    told = {key: record[key] for key in ("serial", "identity", "options", "sglang", "applied")}
     return {"state": _overall(set(files.values())), **told, "files": files}
 
 

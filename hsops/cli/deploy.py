@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -32,6 +33,24 @@ class Wish:
     status: bool = False
     revert: bool = False
     force: bool = False
+    out: str = ""
+    plan: str = ""
+
+    def check_sense(self) -> None:
+        """Options that go together.
+
+        Raises:
+            UsageError: they do not.
+        """
+        if self.status and (self.check or self.diff or self.revert or self.force):
+            raise UsageError("--status only looks; it goes with no other option of deploy")
+        if self.out and not self.check:
+            raise UsageError("--out keeps what --check shows", fix="hsops deploy --check --out FILE")
+        if self.plan and (self.patches or self.server or self.status or self.revert or self.force or self.out):
+            raise UsageError(
+                "--plan FILE carries out that plan and nothing else",
+                fix="only --check, --diff and the options of every command go with it",
+            )
 
 
 def deploy(
@@ -46,9 +65,13 @@ def deploy(
     status: Annotated[bool, typer.Option("--status", help="Show how the patches stand on the hosts.")] = False,
     revert: Annotated[bool, typer.Option("--revert", help="Bring back what was there, byte for byte.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Also over what somebody edited since.")] = False,
+    out: Annotated[str, typer.Option(metavar="FILE", help="With --check: keep the plan, for --plan.")] = "",
+    plan: Annotated[
+        str, typer.Option(metavar="FILE", help="Carry out exactly this plan, or refuse when the host changed since.")
+    ] = "",
 ) -> None:
     """Put patches into a host's SGLang: plan, ask, apply. A second time it writes nothing."""
-    wish = Wish(tuple(patches or ()), server or None, check, diff, status, revert, force)
+    wish = Wish(tuple(patches or ()), server or None, check, diff, status, revert, force, out, plan)
     run(ctx, "deploy", lambda session: put(session, wish))
 
 
@@ -56,11 +79,15 @@ def put(session: Session, wish: Wish = Wish()) -> Outcome:
     """The command's body, for playbooks too."""
     from hsops.render import deploy as render
 
-    if wish.status and (wish.check or wish.diff or wish.revert or wish.force):
-        raise UsageError("--status only looks; it goes with no other option of deploy")
-    rows = [row for target in _targets(session, wish) for row in _rows(session, target, wish)]
+    wish.check_sense()
+    if wish.plan:
+        wish, rows = _kept(session, wish)
+    else:
+        rows = [row for target in _targets(session, wish) for row in _rows(session, target, wish)]
     if wish.status:
         return Outcome(render.data(rows), list(render.status_lines(rows)))
+    if wish.out:
+        _keep(session, rows, wish)
     shown = list(render.plan_lines(rows, with_diff=wish.diff))
     if wish.check or not any(row.plan.needed for row in rows):
         return Outcome(render.data(rows, with_diff=wish.diff), [*shown, *_nothing(rows, wish)])
@@ -70,6 +97,39 @@ def put(session: Session, wish: Wish = Wish()) -> Outcome:
     return Outcome(
         render.data(done, with_diff=wish.diff), list(render.done_lines(done, undo="" if wish.revert else UNDO))
     )
+
+
+def _keep(session: Session, rows: list[Row], wish: Wish) -> None:
+    """Write the plan to a file."""
+    from hsops.core.events import Note
+    from hsops.deploy import plan_file
+
+    plan_file.write(
+        Path(wish.out).expanduser(), [(row.host, row.plan) for row in rows], revert=wish.revert, force=wish.force
+    )
+    session.console.emit(Note(f"kept in {wish.out}   carry it out: hsops deploy --plan {wish.out}"))
+
+
+def _kept(session: Session, wish: Wish) -> tuple[Wish, list[Row]]:
+    """The plan of a file, held against its hosts: all of them before any is changed."""
+    from hsops.core.errors import ConfigError, Fault
+    from hsops.deploy import do, plan_file
+    from hsops.render.deploy import Row
+
+    if session.options.host or session.options.group:
+        raise UsageError("--plan FILE is for the hosts that it was made for", fix="leave --host and --group out")
+    kept = plan_file.read(Path(wish.plan).expanduser())
+    unknown = [name for name in dict.fromkeys(e.host for e in kept.entries) if name not in session.inventory.hosts]
+    if unknown:
+        raise ConfigError([Fault(wish.plan, 0, 0, "", f"host {name!r} is not in the inventory") for name in unknown])
+    wish = replace(wish, revert=kept.revert, force=kept.force)
+    rows = []
+    for entry in kept.entries:
+        agent = session.agent(entry.host)
+        do.check_fresh(agent, entry.plan)
+        warnings = do.stale_runs(agent, entry.plan.patch, "" if kept.revert else entry.plan.identity)
+        rows.append(Row(entry.host, entry.plan, tuple(warnings)))
+    return wish, rows
 
 
 def _targets(session: Session, wish: Wish) -> list[Target]:
@@ -169,7 +229,7 @@ def _carry_out(session: Session, rows: list[Row], wish: Wish) -> list[Row]:
 def _change(agent: Agent, plan: Plan, wish: Wish) -> Done:
     from hsops.deploy import do
 
-    return do.revert(agent, plan.patch, force=wish.force, place=plan.place) if wish.revert else do.apply(agent, plan)
+    return do.revert(agent, plan, force=wish.force) if wish.revert else do.apply(agent, plan)
 
 
 def _nothing(rows: list[Row], wish: Wish) -> list[str]:

@@ -16,6 +16,7 @@ HsopsError                       exit 1
 ├── SpaceError                   exit 1   not enough room, here or on a host
 ├── UnsupportedError             exit 1   an SGLang that hsops cannot work with
 ├── ForeignError                 exit 1   somebody else's changes are in the way
+├── StalePlanError               exit 1   a plan of another host, or the host changed since
 └── BadDataError                 exit 1   a dump, a log or a file is not what it claims
 
 Classes decide, never the text of a message. Each library's exceptions are translated in
@@ -167,6 +168,10 @@ class UnsupportedError(HsopsError):
 
 class ForeignError(HsopsError):
     """Somebody else's changes are in the way; ``--force`` is for those who looked."""
+
+
+class StalePlanError(HsopsError):
+    """A plan was made for another host, or for what is not there any more."""
 
 
 class BadDataError(HsopsError):

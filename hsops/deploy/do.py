@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hsops.core.deadline import Deadline
-from hsops.core.errors import AgentError, HsopsError, LockedError, RemoteError
+from hsops.core.errors import AgentError, HsopsError, LockedError, RemoteError, StalePlanError
 from hsops.deploy import facts as facts_
 from hsops.deploy import hook
 from hsops.deploy.facts import Facts
@@ -18,6 +18,7 @@ from hsops.payload.hsops_hs_dump.strategy import HOOK_FLAG
 from hsops.remote.agent import Agent
 from hsops.remote.runs import list_runs
 
+SHOWN = 5  # differences that a message names
 CHANGE = Deadline(idle=60.0, total=180.0)  # the agent waits up to 20 s for its lock
 
 
@@ -36,7 +37,7 @@ def look(agent: Agent, patch: str, place: str = "source", read: Sequence[str] = 
         found = agent.call(
             "patch-inspect", deadline=CHANGE, patches=[patch], place=place, read=list(read), flags=[HOOK_FLAG]
         )
-        return facts_.parse(found, patch)
+        return facts_.parse(found, patch, read)
     except AgentError as error:
         raise explained(error, agent) from None
 
@@ -71,16 +72,40 @@ def apply(agent: Agent, plan: Plan) -> Done:
         identity=plan.identity,
         options=plan.options,
         edits=edits,
+        expect=plan.seen.expect(),
     )
 
 
-def revert(agent: Agent, patch: str, *, force: bool = False, place: str = "source") -> Done:
-    """Bring back what was there before the patch, byte for byte.
+def revert(agent: Agent, plan: Plan, *, force: bool = False) -> Done:
+    """Carry out a plan to revert: bring back what was there before the patch, byte for byte.
 
     Raises:
         AgentError: as ``apply``.
     """
-    return _change(agent, "patch-revert", place=place, patch=patch, force=force)
+    return _change(agent, "patch-revert", place=plan.place, patch=plan.patch, force=force, expect=plan.seen.expect())
+
+
+def check_fresh(agent: Agent, plan: Plan) -> None:
+    """The host is the one that the plan was made for, and nothing changed there since.
+
+    Raises:
+        StalePlanError: it is not, or something did.
+    """
+    now = look(agent, plan.patch, plan.place, plan.seen.read).seen
+    if another := plan.seen.another(now):
+        raise StalePlanError(
+            f"the plan is of another host: {'; '.join(another)}",
+            host=agent.host.name,
+            why="nothing was changed",
+            fix="correct hosts.<name> in inventory.yaml, or make a new plan: hsops deploy --check --out FILE",
+        )
+    if changed := plan.seen.changed(now):
+        raise StalePlanError(
+            f"the host changed since the plan was made: {'; '.join(changed[:SHOWN])}",
+            host=agent.host.name,
+            why=(f"and {len(changed) - SHOWN} more; " if len(changed) > SHOWN else "") + "nothing was changed",
+            fix="look again: hsops deploy --check --out FILE",
+        )
 
 
 def stale_runs(agent: Agent, patch: str, identity: str) -> list[str]:

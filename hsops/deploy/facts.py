@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from hsops.payload.hsops_hs_dump.strategy import HOOK_FLAG as FLAG
@@ -38,6 +39,51 @@ class Recorded:
 
 
 @dataclass(frozen=True, slots=True)
+class Seen:
+    """What a plan rests on: as long as a host looks like this the plan is right for it.
+
+    Args:
+        machine: its machine id and name, in words.
+        root: the folder that the paths are relative to.
+        state_dir: where the host remembers patches.
+        sglang: SGLang's version.
+        serial: of the host's record of the patch; None: no record.
+        read: which files were asked for; ``folder/*.py`` is possible.
+        files: path -> sha256 of what is there; None: no file.
+    """
+
+    machine: str = ""
+    root: str = ""
+    state_dir: str = ""
+    sglang: str = ""
+    serial: str | None = None
+    read: tuple[str, ...] = ()
+    files: dict[str, str | None] = field(default_factory=dict)
+
+    def expect(self) -> dict[str, Any] | None:
+        """The same for the agent, to be checked under its lock."""
+        told = asdict(self)
+        return {name: told[name] for name in ("serial", "sglang", "read", "files")} if self.root else None
+
+    def another(self, now: Seen) -> list[str]:
+        """Why ``now`` is of another host, or another place of it; empty when it is the same."""
+        names = {"machine": "machine", "root": "folder", "state_dir": "state_dir"}
+        pairs = [(word, getattr(self, name), getattr(now, name)) for name, word in names.items()]
+        return [f"{word} {there or '?'}, not {planned or '?'}" for word, planned, there in pairs if planned != there]
+
+    def changed(self, now: Seen) -> list[str]:
+        """What changed until ``now``; empty when the plan still fits."""
+        told = [f"SGLang is {now.sglang or '?'} now, it was {self.sglang or '?'}"] if self.sglang != now.sglang else []
+        if self.serial != now.serial:
+            told.append("somebody applied or reverted the patch")
+        return told + [
+            f"{path} is {'gone' if not found else 'new' if not self.files.get(path) else 'another'}"
+            for path, found in ((path, now.files.get(path)) for path in sorted(self.files.keys() | now.files.keys()))
+            if found != self.files.get(path)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """One host as a patch sees it.
 
@@ -49,6 +95,7 @@ class Facts:
         owners: path -> the patch that changed it.
         unwritable: why the files cannot be changed; empty when they can.
         hooks: its command line has ``--forward-hooks``.
+        seen: what a plan made of this rests on.
     """
 
     version: str
@@ -58,6 +105,7 @@ class Facts:
     owners: dict[str, str]
     unwritable: str
     hooks: bool = True
+    seen: Seen = Seen()
 
     def content(self, path: str) -> bytes:
         """A file's bytes; empty when it is not there."""
@@ -65,8 +113,8 @@ class Facts:
         return found.content if found else b""
 
 
-def parse(raw: dict[str, Any], patch: str) -> Facts:
-    """The facts about ``patch`` in the result of ``patch-inspect``."""
+def parse(raw: dict[str, Any], patch: str, read: Sequence[str] = ()) -> Facts:
+    """The facts about ``patch`` in the result of ``patch-inspect``; ``read``: the files that it was asked for."""
     told = raw["patches"][patch]
     return Facts(
         version=raw["sglang"]["version"] or "",
@@ -82,6 +130,15 @@ def parse(raw: dict[str, Any], patch: str) -> Facts:
         owners=raw["owners"],
         unwritable=raw["unwritable"],
         hooks=raw["flags"].get(FLAG, False),
+        seen=Seen(
+            machine=" ".join(filter(None, (raw["machine"]["name"], raw["machine"]["id"]))),
+            root=raw["root"],
+            state_dir=raw["state_dir"],
+            sglang=raw["sglang"]["version"] or "",
+            serial=told.get("serial"),
+            read=tuple(read),
+            files={path: found and found["sha256"] for path, found in raw["files"].items()},
+        ),
     )
 
 

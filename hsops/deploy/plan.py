@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from hsops.core.errors import ForeignError, RemoteError, UnsupportedError
 from hsops.core.versions import numbers, within
-from hsops.deploy.facts import Facts
+from hsops.deploy.facts import Facts, Seen
 from hsops.deploy.payload import PACKAGE, Payload, has_stanza, with_stanza, without_stanza
 from hsops.payload.hsops_hs_dump.strategy import FIRST, LAST, REGISTRY_FILE
 
@@ -58,6 +58,7 @@ class Plan:
         edits: all files of the patch, for the agent; empty in a plan to revert.
         place: where the files lie, ``source`` or ``hook``.
         warnings: what the user should know.
+        seen: what the plan rests on.
     """
 
     patch: str
@@ -70,6 +71,7 @@ class Plan:
     edits: tuple[Edit, ...] = ()
     warnings: tuple[str, ...] = field(default=())
     place: str = "source"
+    seen: Seen = field(default_factory=Seen)
 
     @property
     def changes(self) -> int:
@@ -127,6 +129,7 @@ def plan(facts: Facts, wanted: Payload, *, force: bool = False) -> Plan:
         edits,
         tuple(warnings),
         wanted.place,
+        facts.seen,
     )
 
 
@@ -149,7 +152,17 @@ def plan_revert(facts: Facts, name: str, *, force: bool = False, place: str = "s
         current = facts.files.get(path)
         if told in ("applied", "edited") and current:
             actions.append(_taken_away(path, current.content))
-    return Plan(name, recorded.identity, recorded.options, state, reason, facts.version, tuple(actions), place=place)
+    return Plan(
+        name,
+        recorded.identity,
+        recorded.options,
+        state,
+        reason,
+        facts.version,
+        tuple(actions),
+        place=place,
+        seen=facts.seen,
+    )
 
 
 def status(facts: Facts, wanted: Payload) -> Plan:
