@@ -6,6 +6,9 @@ import re
 from collections.abc import Sequence
 
 MASK = "***"
+_NAMED = re.compile(
+    r"""(?i)(api[_-]?key["']?\s*[=:\s]\s*["']?|bearer\s+)(?!None\b)[^\s"',)]+"""
+)  # SGLang logs its arguments
 _FLAG = re.compile(r"(?i)--[\w-]*(api-key|token|password|secret)\Z")
 _VARIABLE = re.compile(r"(?i)(api_?key|token|password|secret)\Z")
 
@@ -29,6 +32,11 @@ def value_of(words: Sequence[str], flag: str) -> str:
         elif word.startswith(f"{flag}="):
             found = word[len(flag) + 1 :]
     return found
+
+
+def without_keys(text: str) -> str:
+    """A line of a log for people: the API keys in it are ``***``."""
+    return _NAMED.sub(rf"\1{MASK}", text)
 
 
 def is_secret_flag(word: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from hsops.core.secret import without_keys
 from hsops.diagnose import rules_ended, rules_log, rules_moving, rules_partial, rules_serving, rules_stuck
 from hsops.diagnose.evidence import Evidence
 from hsops.diagnose.verdict import Verdict
@@ -55,4 +56,5 @@ def judge(evidence: Evidence) -> Verdict:
     """The first rule that fits gives the verdict; without one it abstains."""
     found = (rule(evidence) for rule in RULES)
     verdict = next((v for v in found if v), None) or rules_partial.abstain(evidence)
-    return replace(verdict, host=evidence.host)
+    cited = tuple(replace(finding, text=without_keys(finding.text)) for finding in verdict.evidence)
+    return replace(verdict, host=evidence.host, summary=without_keys(verdict.summary), evidence=cited)

@@ -14,6 +14,7 @@ from hsops.core.errors import UnhealthyError, UnreachableError
 from hsops.core.events import Emit, Note
 from hsops.core.log_summary import LogSummary
 from hsops.core.runs import Run
+from hsops.core.secret import without_keys
 from hsops.launch.events import RunFollowed, Waiting
 from hsops.launch.health import Ladder, Probe, Prober
 from hsops.launch.matrix import matrix
@@ -218,7 +219,7 @@ def _died(run: Run, died: Died, host: str) -> UnhealthyError:
     else:
         message, why = gone, f"the log ends with: {last[1]}" if last[1] else "the log is empty"
     fix = f"hsops logs {run.id}; hsops diagnose" + ("; hsops stop" if run.alive else "")
-    return UnhealthyError(message, host=host, why=why, fix=fix)
+    return UnhealthyError(without_keys(message), host=host, why=without_keys(why), fix=fix)
 
 
 def _too_late(watch: Watch, timeout: float, host: str) -> UnhealthyError:

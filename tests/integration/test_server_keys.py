@@ -111,6 +111,16 @@ def test_launch_shows_the_key_too_and_says_when_it_is_not_enough(agent: Agent, t
     assert isinstance(wait_for(agent, run, KEY), Healthy)
 
 
+def test_a_dead_server_is_not_told_with_its_key(agent: Agent) -> None:
+    """The log's last line says why it died, and may be the one with all arguments."""
+    run = start_victim(agent, f"say=server_args=ServerArgs(api_key='{KEY}')", "exit=3", tp=1)
+
+    with pytest.raises(UnhealthyError) as caught:
+        wait_for(agent, run, "")
+
+    assert caught.value.why == "the log ends with: server_args=ServerArgs(api_key='***')"
+
+
 def test_no_key_is_shown_to_people(agent: Agent, tmp_path: Path) -> None:
     """Not by what ``status`` and ``launch`` tell of a run, nor among the processes that ``stop`` has ended."""
     run = start(agent, tmp_path / "dumps", f"--api-key={KEY}", "--admin-api-key", ADMIN)
