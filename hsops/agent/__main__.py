@@ -1,11 +1,15 @@
 """The agent's one entry: a verb, a request on stdin, JSON lines out."""
 
+import contextlib
 import errno
 import importlib
+import json
 import sys
-import traceback
+from collections.abc import Callable
+from typing import Any
 
 from hsops.agent import protocol
+from hsops.agent.serve import serve
 
 VERBS = {
     "hello": "facts:hello",
@@ -27,32 +31,56 @@ VERBS = {
 
 
 def main(argv: "list[str]") -> int:
-    """Run one verb; the exit status is 0 for a result and 1 for an error."""
+    """Run one verb, or with ``serve`` those that come; the exit status is 0 for a result and 1 for an error."""
+    if argv == [protocol.SERVE]:
+        return serve(sys.stdin.buffer, _load, _answer)
+    if len(argv) != 1:
+        return _run(lambda: ("", {}))
+    return _run(lambda: (argv[0], protocol.read_request(sys.stdin.buffer.read())))
+
+
+def _load(line: bytes) -> None:
+    """The module of a request's verb. What is wrong with it is told by the answer."""
+    with contextlib.suppress(Exception):
+        importlib.import_module(f"hsops.agent.{VERBS[json.loads(line)['verb']].split(':')[0]}")
+
+
+def _answer(line: bytes) -> int:
+    return _run(lambda: (str(json.loads(line).get("verb")), protocol.read_request(line)))
+
+
+def _run(request: "Callable[[], tuple[str, dict[str, Any]]]") -> int:
+    """Write the reply to a request: a verb and its parameters."""
     try:
-        if len(argv) != 1 or argv[0] not in VERBS:
+        verb, params = request()
+        if verb not in VERBS:
             raise protocol.Refusal("bad-verb", f"usage: agent VERB, one of {', '.join(VERBS)}")
-        module, function = VERBS[argv[0]].split(":")
-        params = protocol.read_request(sys.stdin.buffer)
+        module, function = VERBS[verb].split(":")
         result = getattr(importlib.import_module(f"hsops.agent.{module}"), function)(params)
         if result is not None:  # a binary verb has written its own reply
             protocol.write({"result": result})
     except protocol.Refusal as refusal:
-        protocol.write({"error": {"code": refusal.code, "message": refusal.message, "detail": refusal.detail}})
-        return 1
+        return _fail(refusal.code, refusal.message, refusal.detail)
     except BrokenPipeError:  # the client went away; nobody is left to tell
         return 1
     except OSError as error:  # the host's doing, not ours: a full disk, a folder that may not be written
-        detail = {"errno": errno.errorcode.get(error.errno or 0, ""), "traceback": traceback.format_exc()[-4000:]}
         where = f": {error.filename}" if error.filename else ""
-        protocol.write(
-            {"error": {"code": "os-error", "message": f"{error.strerror or error}{where}", "detail": detail}}
-        )
-        return 1
+        detail = {"errno": errno.errorcode.get(error.errno or 0, ""), "traceback": _traceback()}
+        return _fail("os-error", f"{error.strerror or error}{where}", detail)
     except Exception as error:  # noqa: BLE001 - the last frame of the agent: whatever it is must reach the client as JSON
-        detail = {"traceback": traceback.format_exc()[-4000:]}
-        protocol.write({"error": {"code": "bug", "message": f"{type(error).__name__}: {error}", "detail": detail}})
-        return 1
+        return _fail("bug", f"{type(error).__name__}: {error}", {"traceback": _traceback()})
     return 0
+
+
+def _fail(code: str, message: str, detail: "dict[str, Any]") -> int:
+    protocol.write({"error": {"code": code, "message": message, "detail": detail}})
+    return 1
+
+
+def _traceback() -> str:
+    import traceback  # 10 ms that no good end needs
+
+    return traceback.format_exc()[-4000:]
 
 
 if __name__ == "__main__":

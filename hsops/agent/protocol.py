@@ -1,6 +1,7 @@
 """What client and agent say to each other.
 
-Request: ``python -I agent.pyz VERB`` with one JSON object on standard input: ``{"protocol": 1, "params": {...}}``.
+Request: ``python -I agent.pyz VERB`` with one JSON object on standard input: ``{"protocol": 1, "params": {...}}``; or
+``python -I agent.pyz serve`` and such an object with its ``"verb"`` on each line, as many as come (``serve.py``).
 Reply, one JSON object a line: any number of ``{"event": {...}}``, then one ``{"result": {...}}`` (exit 0) or
 ``{"error": {"code", "message", "detail"}}`` (exit 1). A verb that streams writes ``{"event": {"kind": "beat"}}`` at
 least every 5 s. Binary verbs (``dumps-send``) say so in their docstring.
@@ -8,9 +9,10 @@ least every 5 s. Binary verbs (``dumps-send``) say so in their docstring.
 
 import json
 import sys
-from typing import Any, BinaryIO
+from typing import Any
 
 PROTOCOL = 1
+SERVE = "serve"
 
 
 class Refusal(Exception):  # noqa: N818 - it is not always an error of ours
@@ -27,14 +29,14 @@ class Refusal(Exception):  # noqa: N818 - it is not always an error of ours
         self.code, self.message, self.detail = code, message, detail
 
 
-def read_request(stream: BinaryIO) -> "dict[str, Any]":
-    """The parameters of the request on ``stream``.
+def read_request(text: bytes) -> "dict[str, Any]":
+    """The parameters of a request.
 
     Raises:
         Refusal: not a request, or of another protocol version.
     """
     try:
-        request = json.loads(stream.read() or b"{}")
+        request = json.loads(text or b"{}")
         version, params = request["protocol"], request["params"]
     except (ValueError, KeyError, TypeError):
         raise Refusal("bad-request", "the agent was called without a request on standard input") from None

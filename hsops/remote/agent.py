@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from hsops.agent.protocol import PROTOCOL
+from hsops.agent.protocol import PROTOCOL, SERVE
 from hsops.core.command import Command
 from hsops.core.deadline import FOLLOW, QUICK, Deadline
 from hsops.core.errors import AgentError, RemoteError
 from hsops.core.events import Emit, Note
 from hsops.remote.host import Completed, Host, Stream
 from hsops.remote.interpreter import explain, wrong_python
+from hsops.remote.talk import Talk, lines
 from hsops.remote.zipapp import build
 
 # $1 the agent's path, $2 its size, then a command to run if they are right
@@ -36,6 +38,7 @@ class Agent:
         self.host, self.python, self.state_dir, self._emit = host, python, state_dir, emit
         self.path = f"{state_dir}/agent/{hashlib.sha256(build()).hexdigest()[:16]}.pyz"
         self._uploaded = False
+        self._talk, self._talking = Talk(self._serve, self._is_reply), threading.Lock()
 
     def call(self, verb: str, /, *, deadline: Deadline = Deadline(), **params: Any) -> dict[str, Any]:
         """One verb, one result.
@@ -44,18 +47,12 @@ class Agent:
             AgentError: the agent refused; ``code`` says why.
             RemoteError: there is no usable Python at ``python``.
         """
-        command, stdin = self._request(verb, params)
-        done = self._run(command, stdin, deadline)
-        replies = [line for line in done.stdout.splitlines() if line.startswith(b"{")]
-        if not replies:
-            raise explain(self.host, self.python, done)
-        *before, message = map(self._parse, replies)
-        for event in (told["event"] for told in before if "event" in told):
-            if event["kind"] == "recovered":
-                self._emit(_recovered(event, self.host.name))
-        if "event" in message:
-            raise explain(self.host, self.python, done)
-        return self._result(message, verb)
+        if not self._talking.acquire(blocking=False):  # another thread's verb is under way
+            return self._call_alone(verb, params, deadline)
+        try:
+            return self._result(self._parse(self._ask(verb, params, deadline)), verb)
+        finally:
+            self._talking.release()
 
     @contextmanager
     def stream(self, verb: str, /, *, deadline: Deadline = FOLLOW, **params: Any) -> Iterator[Iterator[dict[str, Any]]]:
@@ -73,8 +70,32 @@ class Agent:
             self._run(Command(("true",)), b"", QUICK)
         return self._request(verb, params)
 
+    def _ask(self, verb: str, params: dict[str, Any], deadline: Deadline) -> bytes:
+        """The reply line, from the agent that answered last if it is still there."""
+        request = json.dumps({"verb": verb, **self._body(params)}).encode() + b"\n"
+        answer = self._talk.ask(request, deadline)
+        if isinstance(answer, Completed) and answer.exit == _MISSING and not self._uploaded:
+            self._upload()
+            answer = self._talk.ask(request, deadline)
+        if isinstance(answer, Completed):
+            raise explain(self.host, self.python, answer)
+        self._uploaded = True
+        return answer
+
+    def _serve(self, deadline: Deadline) -> Stream:
+        command = Command((self.python, "-I", self.path, SERVE))
+        return self.host.stream(command if self._uploaded else self._guarded(command), deadline=deadline, talk=True)
+
+    def _call_alone(self, verb: str, params: dict[str, Any], deadline: Deadline) -> dict[str, Any]:
+        command, stdin = self._request(verb, params)
+        done = self._run(command, stdin, deadline)
+        replies = [line for line in done.stdout.splitlines() if self._is_reply(line)]
+        if not replies:
+            raise explain(self.host, self.python, done)
+        return self._result(self._parse(replies[-1]), verb)
+
     def _events(self, stream: Stream, verb: str) -> Iterator[dict[str, Any]]:
-        for line in _lines(stream):
+        for line in lines(stream):
             if not line.startswith(b"{"):  # a sitecustomize or wrapper of the interpreter that prints
                 continue
             message = self._parse(line)
@@ -87,15 +108,19 @@ class Agent:
         raise explain(self.host, self.python, stream.finish())
 
     def _request(self, verb: str, params: dict[str, Any]) -> tuple[Command, bytes]:
-        body = {"protocol": PROTOCOL, "params": {"state_dir": self.state_dir, **params}}
-        return Command((self.python, "-I", self.path, verb)), json.dumps(body).encode()
+        return Command((self.python, "-I", self.path, verb)), json.dumps(self._body(params)).encode()
+
+    def _body(self, params: dict[str, Any]) -> dict[str, Any]:
+        return {"protocol": PROTOCOL, "params": {"state_dir": self.state_dir, **params}}
+
+    def _guarded(self, command: Command) -> Command:
+        return Command(("sh", "-c", _GUARD, "sh", self.path, str(len(build())), *command.argv))
 
     def _run(self, command: Command, stdin: bytes, deadline: Deadline) -> Completed:
         """Run ``command``, with the agent in its place: the first call finds out and runs in one round trip."""
         if self._uploaded:
             return self.host.run(command, stdin=stdin, deadline=deadline)
-        guarded = Command(("sh", "-c", _GUARD, "sh", self.path, str(len(build())), *command.argv))
-        done = self.host.run(guarded, stdin=stdin, deadline=deadline)
+        done = self.host.run(self._guarded(command), stdin=stdin, deadline=deadline)
         if done.exit == _MISSING:
             self._upload()
             done = self.host.run(command, stdin=stdin, deadline=deadline)
@@ -105,6 +130,7 @@ class Agent:
     def _upload(self) -> None:
         try:
             self.host.put(build(), self.path)
+            self._uploaded = True
         except RemoteError as error:
             raise RemoteError(
                 error.message,
@@ -112,6 +138,15 @@ class Agent:
                 why="hsops keeps its agent, patches and runs in state_dir on the host",
                 fix="set hosts.<name>.state_dir in inventory.yaml to a folder that the SSH user may write",
             ) from None
+
+    def _is_reply(self, line: bytes) -> bool:
+        """Not what a sitecustomize or wrapper of the interpreter prints, nor an event, which is told on."""
+        if not line.startswith(b'{"event"'):
+            return line.startswith(b"{")
+        event = self._parse(line)["event"]
+        if event["kind"] == "recovered":
+            self._emit(_recovered(event, self.host.name))
+        return False
 
     def _parse(self, line: bytes) -> dict[str, Any]:
         try:
@@ -160,14 +195,3 @@ def _host_trouble(agent: Agent, errno: str) -> tuple[str, str]:
     if errno in ("EACCES", "EPERM", "EROFS"):
         return "the SSH user may not do that there", "give it the right to, or name another folder in inventory.yaml"
     return "the host's system refused", "put that right on the host, then run it again"
-
-
-def _lines(stream: Stream) -> Iterator[bytes]:
-    held: list[bytes] = []  # joined once: a line may come in thousands of pieces
-    for piece in stream:
-        first, *others = piece.split(b"\n")
-        held.append(first)
-        if others:
-            yield b"".join(held)
-            yield from others[:-1]
-            held = [others[-1]]

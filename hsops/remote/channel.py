@@ -90,6 +90,14 @@ class ChannelStream:
         code = self._channel.exit_status
         return Completed(_KILLED if code == _NO_STATUS else exit_status(code), b"", ended(self._stderr, self._mark)[0])
 
+    def say(self, data: bytes, deadline: Deadline) -> None:
+        self._patience, self._stdin = Patience(self._host, deadline), data
+        threading.Thread(target=self._feed, name="hsops-stdin", daemon=True).start()
+
+    @property
+    def listens(self) -> bool:
+        return self._link.alive and not (self._channel.closed or self._channel.exit_status_ready())
+
     def _left_behind(self) -> bool:
         """The command has ended; a process it left holds its output and has been silent for a while."""
         if not self._channel.exit_status_ready():

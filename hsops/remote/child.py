@@ -61,6 +61,8 @@ class ChildStream:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._in.closed:
+            return
         self._stop_feeding()
         self._in.close()  # the command's script sees the end of its input and ends the command
         try:
@@ -92,6 +94,15 @@ class ChildStream:
         for _ in self:
             pass
         return Completed(exit_status(self._child.wait()), b"", self.stderr)
+
+    def say(self, data: bytes, deadline: Deadline) -> None:
+        self._patience, self._stdin = Patience(self.host, deadline), memoryview(data)
+        if self._in not in self._selector.get_map():
+            self._selector.register(self._in, selectors.EVENT_WRITE)
+
+    @property
+    def listens(self) -> bool:
+        return self._child.poll() is None
 
     @property
     def started(self) -> bool:

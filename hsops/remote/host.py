@@ -45,6 +45,15 @@ class Stream(AbstractContextManager["Stream"], Protocol):
         """After the last piece: the status and stderr (``stdout`` is empty)."""
         ...
 
+    def say(self, data: bytes, deadline: Deadline) -> None:
+        """More input, for a command that was started with ``talk``; the clock of ``deadline`` starts now."""
+        ...
+
+    @property
+    def listens(self) -> bool:
+        """As far as is known here, the command still runs and can be reached."""
+        ...
+
 
 class Host(Protocol):
     """A machine on which commands run without a pty and with standard input closed after ``stdin``.
@@ -61,8 +70,10 @@ class Host(Protocol):
         """Run to the end. A non-zero exit is a result, not an error."""
         ...
 
-    def stream(self, command: Command, *, stdin: bytes = b"", deadline: Deadline = Deadline()) -> Stream:
-        """Run and read stdout while it runs."""
+    def stream(
+        self, command: Command, *, stdin: bytes = b"", deadline: Deadline = Deadline(), talk: bool = False
+    ) -> Stream:
+        """Run and read stdout while it runs; with ``talk`` its input stays open for ``Stream.say``."""
         ...
 
     def put(self, data: bytes, path: str, *, mode: int = 0o600, deadline: Deadline = Deadline()) -> None:

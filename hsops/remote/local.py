@@ -18,13 +18,19 @@ class LocalHost:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self._talks: list[ChildStream] = []
 
     def run(self, command: Command, *, stdin: bytes = b"", deadline: Deadline = Deadline()) -> Completed:
         return calls.run(self, command, stdin, deadline)
 
-    def stream(self, command: Command, *, stdin: bytes = b"", deadline: Deadline = Deadline()) -> Stream:
-        envelope = wrap(command, stdin)
-        return ChildStream(self.name, envelope.argv, envelope.mark, stdin, deadline)
+    def stream(
+        self, command: Command, *, stdin: bytes = b"", deadline: Deadline = Deadline(), talk: bool = False
+    ) -> Stream:
+        envelope = wrap(command, stdin, talk=talk)
+        stream = ChildStream(self.name, envelope.argv, envelope.mark, stdin, deadline)
+        if talk:
+            self._talks = [*(other for other in self._talks if other.listens), stream]
+        return stream
 
     bulk = stream
 
@@ -36,4 +42,6 @@ class LocalHost:
         yield port
 
     def close(self) -> None:
-        """Nothing is held."""
+        """End the commands that are still talked with."""
+        while self._talks:
+            self._talks.pop().__exit__()

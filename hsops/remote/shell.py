@@ -4,7 +4,8 @@ The script gives three promises that a bare ``ssh HOST COMMAND`` does not:
 
 - The command ends when the client leaves or dies: end of file on the channel's standard input ends its process group.
   (sshd itself only signals commands that have a terminal.) What must outlive the call starts a session of its own.
-- Standard input is closed after the bytes that the command was given, while the channel's own input stays open.
+- Standard input is closed after the bytes that the command was given, while the channel's own input stays open. To a
+  command that is talked with it stays open as long as the channel's.
 - A line with a mark precedes the command's output, so that what a login shell's start-up files print is told apart.
 - The same mark follows its errors when it has ended, so that a status is told from the end of the connection: OpenSSH's
   client gives 255 for both.
@@ -26,8 +27,9 @@ GRACE = 3.0
 _DECODE = 'eval "$(printf %b "$1")"'
 _PLAIN = frozenset(range(0x20, 0x7F)) - frozenset(b"'\\!")
 
-# $1 bytes of input, $2 the mark, $3 the command, $4 the grace. The first half of the pipe feeds the command, then waits
-# for the client to leave. The shells' own remarks ("Killed") go nowhere: stderr is the command's alone.
+# $1 bytes of input (empty: all that comes), $2 the mark, $3 the command, $4 the grace. The first half of the pipe feeds
+# the command, then waits for the client to leave. The shells' own remarks ("Killed") go nowhere: stderr is the
+# command's alone.
 _SCRIPT = """\
 [ -n "$HOME" ] || export HOME="$(getent passwd "$(id -u)" | cut -d: -f6)"
 printf '%s\\n' "$2"
@@ -35,7 +37,7 @@ exec 3>&2 2>/dev/null
 trap : TERM
 /bin/sh -c '
   echo $$
-  head -c "$1"
+  if [ "$1" ]; then head -c "$1"; else cat; fi
   exec >&-
   while read -r _; do :; done
   trap "" TERM
@@ -93,10 +95,10 @@ class Envelope:
         return f"exec /bin/sh -c {shlex.quote(_DECODE)} hsops '{_octal('exec ' + shlex.join(self.argv))}'"
 
 
-def wrap(command: Command, stdin: bytes = b"") -> Envelope:
-    """``command`` in its script, to be fed ``stdin``."""
+def wrap(command: Command, stdin: bytes = b"", *, talk: bool = False) -> Envelope:
+    """``command`` in its script, to be fed ``stdin``; with ``talk`` all that will be said."""
     mark = f"hsops-{secrets.token_hex(8)}"
-    argv = ("/bin/sh", "-c", _SCRIPT, "hsops", str(len(stdin)), mark, command.shell(), f"{GRACE:g}")
+    argv = ("/bin/sh", "-c", _SCRIPT, "hsops", "" if talk else str(len(stdin)), mark, command.shell(), f"{GRACE:g}")
     return Envelope(argv, mark.encode() + b"\n")
 
 

@@ -41,8 +41,10 @@ class SshHost:
     def run(self, command: Command, *, stdin: bytes = b"", deadline: Deadline = Deadline()) -> Completed:
         return calls.run(self, command, stdin, deadline)
 
-    def stream(self, command: Command, *, stdin: bytes = b"", deadline: Deadline = Deadline()) -> Stream:
-        envelope = wrap(command, stdin)
+    def stream(
+        self, command: Command, *, stdin: bytes = b"", deadline: Deadline = Deadline(), talk: bool = False
+    ) -> Stream:
+        envelope = wrap(command, stdin, talk=talk)
         link, channel = self._session(deadline.connect)
         link.start(channel, envelope.line, deadline.connect)
         return ChannelStream(link, channel, envelope.mark, stdin, deadline)

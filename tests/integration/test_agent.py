@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import psutil
 import pytest
 
 from hsops.core.command import Command
@@ -17,6 +20,8 @@ from hsops.core.inventory import HostSpec
 from hsops.remote.agent import Agent
 from hsops.remote.connect import connect
 from hsops.remote.host import Host
+from hsops.remote.talk import IDLE_S
+from tests.hosts import wait_gone
 
 
 @pytest.fixture(scope="module", params=["local", "ssh"])
@@ -56,6 +61,69 @@ def test_the_agent_answers_with_the_interpreter_that_was_named(agent: Agent) -> 
     folder = Path(agent.path).parent
     assert [path.name for path in folder.iterdir()] == [Path(agent.path).name]
     assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def counting(interpreter: Interpreter, log: Path) -> str:
+    """An interpreter that notes its starts."""
+    return interpreter(f'echo $$ "$4" >>{log}; exec {sys.executable} "$@"')
+
+
+def test_calls_after_one_another_are_answered_by_one_interpreter(
+    host: Host, tmp_path: Path, interpreter: Interpreter
+) -> None:
+    """Refusals too; a call beside another has one of its own, and so has one after a while."""
+    agent = Agent(host, python=counting(interpreter, tmp_path / "log"), state_dir=str(tmp_path / "state"))
+
+    for _ in range(3):
+        agent.call("hello")
+        with pytest.raises(AgentError):
+            agent.call("no-such-verb")
+    assert len((tmp_path / "log").read_text().splitlines()) == 1
+
+    with agent._talking:
+        assert agent.call("hello")["python_ok"] is True
+    assert len((tmp_path / "log").read_text().splitlines()) == 2
+    agent._talk._heard -= IDLE_S
+    assert agent.call("hello")["python_ok"] is True
+    assert len((tmp_path / "log").read_text().splitlines()) == 3
+
+
+def test_an_interpreter_that_was_killed_meanwhile_is_replaced(
+    host: Host, tmp_path: Path, interpreter: Interpreter
+) -> None:
+    """Nothing was under way, so nothing is lost."""
+    agent = Agent(host, python=counting(interpreter, tmp_path / "log"), state_dir=str(tmp_path / "state"))
+    agent.call("hello")
+    pid = int((tmp_path / "log").read_text().split()[0])
+
+    os.kill(pid, signal.SIGKILL)
+    assert wait_gone(pid)
+    until = time.monotonic() + 10
+    while agent._talk._stream.listens and time.monotonic() < until:  # its shell still has to tell us
+        time.sleep(0.01)
+
+    assert agent.call("hello")["python_ok"] is True
+
+
+def test_a_verb_that_is_killed_is_told_as_one_and_the_next_call_works(
+    host: Host, tmp_path: Path, interpreter: Interpreter
+) -> None:
+    """The out-of-memory killer takes the child that works, not the interpreter that waits for it."""
+    agent = Agent(host, python=counting(interpreter, tmp_path / "log"), state_dir=str(tmp_path / "state"))
+    agent.call("hello")
+    server = psutil.Process(int((tmp_path / "log").read_text().split()[0]))
+    os.mkfifo(tmp_path / "config.json")
+
+    with ThreadPoolExecutor(1) as pool:
+        reply = pool.submit(agent.call, "model-read", path=str(tmp_path))  # waits for the pipe's other end
+        until = time.monotonic() + 20
+        while not (verbs := server.children()) and time.monotonic() < until:
+            time.sleep(0.01)
+        verbs[0].kill()
+        with pytest.raises(RemoteError, match="ended by signal 9"):
+            reply.result(20)
+
+    assert agent.call("hello")["python_ok"] is True
 
 
 def test_a_cut_upload_is_repaired(agent: Agent, host: Host) -> None:

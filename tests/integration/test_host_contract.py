@@ -101,6 +101,39 @@ def test_there_is_no_terminal(start: Start) -> None:
     assert done.stdout.endswith(b"no session\n")
 
 
+def test_a_command_can_be_talked_with(host: Host) -> None:
+    """Each answer before the next question, whatever its size, and a clock of its own for each."""
+    with host.stream(Command(("cat",)), talk=True) as stream:
+        pieces = iter(stream)
+        for size in (1, 5 * MIB, 70_000):
+            data, got = os.urandom(size), b""
+            stream.say(data, Deadline(idle=30))
+            while len(got) < size:
+                got += next(pieces)
+            assert got == data and stream.listens
+        stream.say(b"", Deadline(idle=0.5, connect=0))
+        with pytest.raises(DeadlineError):
+            next(pieces)
+
+
+def test_a_command_that_is_talked_with_ends_when_it_likes(host: Host) -> None:
+    """Its status is its own, and what is said then goes nowhere."""
+    with host.stream(sh("read x; exit $x"), talk=True) as stream:
+        stream.say(b"7\n", Deadline())
+        assert stream.finish().exit == 7
+        assert not stream.listens
+        stream.say(b"8\n", Deadline())
+
+
+@pytest.mark.parametrize("talk", [True, False])
+def test_leaving_ends_a_command_that_ignores_its_input(host: Host, talk: bool) -> None:
+    """Also one whose input is still open."""
+    with host.stream(sh("echo $$; exec sleep 600"), talk=talk) as stream:
+        pid = first_number(stream)
+
+    assert wait_gone(pid)
+
+
 @pytest.mark.parametrize("size", [0, 1, 70_000, 5 * MIB])
 def test_stdin_arrives_whole_and_ends(start: Start, size: int) -> None:
     """The command sees all of it, then the end of the file."""
