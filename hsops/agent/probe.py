@@ -21,12 +21,14 @@ from hsops.agent import (
     probe_sample,
     probe_stacks,
     probe_strace,
+    probe_tools,
     procs,
 )
 from hsops.agent.probe_tools import CouldNot, is_root
 
 SAMPLE_S = 1.0
 BETWEEN_STACKS_S = 0.4
+STACKS_SHARE = 0.3  # of the budget, for one dump: it takes 20 ms, and seconds where spinning ranks leave it no core
 HEALTH_S = 2.8  # a healthy server answers /health within about a second: it generates one token
 STRACE_S = 0.8
 _WATCHED = ("launcher", "scheduler", "detokenizer", "tokenizer")
@@ -38,7 +40,8 @@ def probe(params: "dict[str, Any]") -> "dict[str, Any]":
     Params, all optional: ``run`` (its id), ``pid`` of launch_server, ``port``, ``log``, ``dumps`` (a folder),
     ``server`` (its name), ``budget_s``: no look begins after it. Without ``pid`` it is looked for by ``port``.
     """
-    return Probe(params).gather()
+    with probe_tools.first_in_line():
+        return Probe(params).gather()
 
 
 class Probe:
@@ -143,9 +146,11 @@ class Probe:
         for step in range(2):
             if step:
                 time.sleep(BETWEEN_STACKS_S)
-            if self._left(1.0) <= 0:
+            longest = self._left(self.budget * STACKS_SHARE)
+            if longest <= 0:
+                self._could_not("stacks", CouldNot("timed-out", "no time was left for another look at the stacks"))
                 return
-            found = probe_stacks.dump(tool, [p["pid"] for p in ranks], min(1.5, self._left(1.5)))
+            found = probe_stacks.dump(tool, [p["pid"] for p in ranks], longest)
             for process in ranks:
                 process.setdefault("stacks", []).append(found[process["pid"]])
         self._report("stacks", [s for p in ranks for s in p["stacks"]])
@@ -158,7 +163,10 @@ class Probe:
             self._could_not("strace", CouldNot("not-needed", "the server answers; strace would slow it"))
             return
         tool = self._look("strace", probe_strace.find)
-        if tool is None or self._left(STRACE_S) < STRACE_S:
+        if tool is None:
+            return
+        if self._left(STRACE_S) < STRACE_S:
+            self._could_not("strace", CouldNot("timed-out", "no time was left for it"))
             return
         found = self._look("strace", lambda: probe_strace.trace(tool, [p["pid"] for p in ranks], STRACE_S)) or {}
         for process in ranks:

@@ -10,7 +10,9 @@ from hsops.core.runs import Run
 from hsops.remote.agent import Agent
 
 BUDGET_S = 5.0
-_DEADLINE = Deadline(idle=30.0, total=30.0)
+PATIENT_BUDGET_S = 20.0  # where the host had no time for the looks that decide
+_DEADLINE = Deadline(idle=60.0, total=60.0)
+_DECISIVE = ("stacks", "strace")
 
 
 def probe(
@@ -24,6 +26,9 @@ def probe(
     emit: Emit = ignore,
 ) -> dict[str, Any]:
     """Look at a run on its host for about three seconds: the raw evidence, to judge (``from_probe``) or to keep.
+
+    On a host whose cores are all taken a look may not come to its end in time; then everything is looked at once more,
+    for up to 20 s.
 
     Args:
         run: the run; None looks for a server on ``port`` that hsops did not start.
@@ -39,4 +44,12 @@ def probe(
     if run:
         asked |= {"run": run.id, "port": run.port, "log": run.log, "tp": run.tp, "dumps": run.dump_dir or dumps}
         asked |= {"pid": run.pid, "server": run.server}
-    return agent.call("probe", deadline=_DEADLINE, **asked)
+    found = agent.call("probe", deadline=_DEADLINE, **asked)
+    if not _too_short(found):
+        return found
+    emit(Note("the host is too busy for a quick look: once more, for up to 20 s", host=agent.host.name))
+    return agent.call("probe", deadline=_DEADLINE, **asked | {"budget_s": PATIENT_BUDGET_S})
+
+
+def _too_short(raw: dict[str, Any]) -> bool:
+    return any(b["probe"] in _DECISIVE and b["why"] == "timed-out" for b in raw.get("could_not", ()))

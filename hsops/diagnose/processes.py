@@ -132,9 +132,18 @@ class Process:
 
     @property
     def still(self) -> bool | None:
-        """Its main thread stands in the same own frame in both dumps; None without two dumps."""
-        mains = [own_frames(threads[0])[:1] for threads in self.stacks if threads]
-        return mains[0] == mains[-1] if len(mains) > 1 else None
+        """Its main thread stands in the same own frame in both dumps; None without two dumps.
+
+        One that waits is at the same line. One that spins runs through the lines of its loop, and in and out of what
+        the loop calls: the same functions, up to the outer one of the two looks.
+        """
+        mains = [own_frames(threads[0]) for threads in self.stacks if threads]
+        if len(mains) < 2:
+            return None
+        if not self.busy:
+            return mains[0][:1] == mains[-1][:1]
+        outer, inner = sorted(([(f.name, f.file) for f in reversed(main)] for main in (mains[0], mains[-1])), key=len)
+        return inner[: len(outer)] == outer if outer else not inner
 
     @property
     def busy(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -87,14 +88,21 @@ def until_ended(hsops: Cli) -> None:
 
 @pytest.mark.parametrize("fault,port", [("busy-wait", "nobody listens"), ("busy-wait-warmup", "503")])
 def test_a_busy_wait_is_named(hsops: Cli, lab: Lab, fault: str, port: str) -> None:
-    """The seeds' hang, before the port opens and after: named with high confidence, and no process is left traced."""
+    """The seeds' hang, before the port opens and after: the launch ends with 7 and its name and leaves the server.
+
+    Whoever looks again hears the same with high confidence, and no process is left traced.
+    """
     labs.up(lab.layout.home, fault=fault)
-    launched = hsops.json("launch", "--wait-healthy", "--stall-after", "45")
+    launch = hsops("launch", "--wait-healthy", "--stall-after", "10", "--json")
     pids = rank_pids(hsops)
 
     verdict = look(hsops)
 
+    launched = json.loads(launch.stdout.splitlines()[-1])
+    assert launch.returncode == 7 and not launched["ok"], launch.stderr
     assert launched["data"]["verdict"]["class"] == "warmup-deadlock-busy-wait", launched
+    assert launched["data"]["stalled"]["silent_s"] >= 10
+    assert hsops.json("status")["data"]["runs"][0]["phase"] == "running"
     assert (verdict["class"], verdict["confidence"]) == ("warmup-deadlock-busy-wait", "high"), verdict
     assert verdict["rank"] is None
     assert "2 of 2 ranks in spin" in cited(verdict, "stacks")
@@ -105,19 +113,27 @@ def test_a_busy_wait_is_named(hsops: Cli, lab: Lab, fault: str, port: str) -> No
 
 
 def test_slow_weights_are_never_a_hang(hsops: Cli, lab: Lab, tmp_path: Path) -> None:
-    """From the first moment to healthy, with weights at a trickle, every verdict is that it moves; loading is seen."""
+    """Weights trickle in for half a minute: every verdict on the way is that it moves, and loading is seen.
+
+    A launch that allows far less silence than that waits for it.
+    """
     labs.up(lab.layout.home, fault="slow-load")
     slow = hsops.changed(tmp_path / "slow.yaml", env={"HSOPS_LAB_SLOW_LOAD_S": "30"})
-    assert slow("launch").returncode == 0
+    launch = slow.start("launch", "--wait-healthy", "--stall-after", "10")
+    assert launch.stderr
+    next(line for line in launch.stderr if "started" in line)
 
     seen: list[str] = []
     until = time.monotonic() + 300
     while not seen or not seen[-1].startswith("healthy"):
         seen.append(look(slow)["class"])
         assert time.monotonic() < until, seen
+    said, why = launch.communicate(timeout=120)
 
     assert set(seen) <= MOVING, seen
     assert "loading" in seen, seen
+    assert launch.returncode == 0, why
+    assert "healthy after" in said
 
 
 def test_a_crash_is_read_from_its_log(hsops: Cli, lab: Lab) -> None:

@@ -7,14 +7,13 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from hsops import lab as labs
 from hsops.agent import procs
 from hsops.lab import Lab
 from tests.e2e.cli import Cli
@@ -188,37 +187,6 @@ def test_a_bad_flag_is_named(hsops: Cli, tmp_path: Path) -> None:
 
     assert done.returncode == 7
     assert "unrecognized arguments: --enforce-eager" in done.stderr
-
-
-@pytest.fixture
-def broken(lab: Lab) -> Iterator[Callable[[str], None]]:
-    """A function that arms a fault of the lab; disarmed afterwards."""
-    yield lambda fault: labs.up(lab.layout.home, fault=fault) and None
-    labs.up(lab.layout.home)
-
-
-def test_a_hang_is_caught_and_named(hsops: Cli, broken: Callable[[str], None]) -> None:
-    """Ranks that spin after loading: stalled, diagnosed, exit 7; the server is left for whoever wants to look."""
-    broken("busy-wait")
-
-    done = hsops("launch", "--wait-healthy", "--stall-after", "10", "--json")
-
-    envelope = json.loads(done.stdout.splitlines()[-1])
-    assert done.returncode == 7 and not envelope["ok"]
-    assert envelope["data"]["verdict"]["class"] == "warmup-deadlock-busy-wait"
-    assert envelope["data"]["stalled"]["silent_s"] >= 10
-    assert hsops.json("status")["data"]["runs"][0]["phase"] == "running"
-
-
-def test_slow_is_not_a_hang(hsops: Cli, broken: Callable[[str], None], tmp_path: Path) -> None:
-    """Weights that trickle in for half a minute are waited for, with far less patience than that."""
-    broken("slow-load")
-    slow = hsops.changed(tmp_path / "slow.yaml", env={"HSOPS_LAB_SLOW_LOAD_S": "30"})
-
-    done = slow("launch", "--wait-healthy", "--stall-after", "10")
-
-    assert done.returncode == 0, done.stderr
-    assert "healthy after" in done.stdout
 
 
 def _healthy(hsops: Cli, *, within_s: float = 120) -> None:

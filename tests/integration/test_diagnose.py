@@ -227,3 +227,13 @@ def test_killing_the_agent_while_it_traces_frees_the_rank(start: Start, tmp_path
     wait(lambda: tracer(rank) == 0)
     wait(lambda: state(rank) == "R")
     agent.wait()
+
+
+def test_what_there_was_no_time_for_is_said(start: Start, tmp_path: Path) -> None:
+    """A budget that the first looks use up: the later ones are missing with that reason, not silently."""
+    run, _ = start("spin", log="loaded")
+    agent = Agent(LocalHost("here"), python=sys.executable, state_dir=str(tmp_path / "state"))
+
+    raw = agent.call("probe", budget_s=1.2, run=run.id, log=run.log, pid=run.pid)
+
+    assert ("strace", "timed-out") in [(c["probe"], c["why"]) for c in raw["could_not"]]

@@ -10,8 +10,11 @@ import pytest
 from hsops.core.errors import BadDataError
 from hsops.diagnose import judge
 from hsops.diagnose.bundle import pack, redact, unpack
+from hsops.diagnose.live import probe
 from hsops.diagnose.log_text import is_noise, read_log
+from hsops.diagnose.processes import Activity, Process
 from hsops.diagnose.stacks import Frame, Stack, doing, merge
+from hsops.remote.local import LocalHost
 from tests import diagnose_cases
 
 NEWS = b"[2026-11-29 17:44:00 TP0] Memory pool end. avail mem=18.33 GB\n"
@@ -145,3 +148,59 @@ def test_another_file_is_no_evidence(data: bytes) -> None:
         unpack(data, name="x.json")
 
     assert "x.json" in caught.value.message
+
+
+def _process(*looks: tuple[tuple[str, int], ...], spins: bool) -> Process:
+    activity = Activity(
+        100 if spins else 0, 100 if spins else 0, 0, {"running" if spins else "202": 20}, "0", 0, 0, 0, 0, 0
+    )
+    stacks = tuple(
+        (Stack("MainThread", True, True, tuple(Frame(n, "sglang/x.py", at) for n, at in look)),) for look in looks
+    )
+    return Process(1, "x", (), "scheduler", 0, "R" if spins else "S", 9.0, {}, activity=activity, stacks=stacks)
+
+
+@pytest.mark.parametrize(
+    "first,second,spins,still",
+    [
+        ((("spin", 43), ("load", 9)), (("spin", 43), ("load", 9)), True, True),
+        ((("spin", 43), ("load", 9)), (("spin", 44), ("load", 9)), True, True),
+        ((("ready", 3), ("spin", 44), ("load", 9)), (("spin", 43), ("load", 9)), True, True),
+        ((("mlp", 3), ("layer", 44), ("load", 9)), (("norm", 4), ("layer", 50), ("load", 9)), True, False),
+        ((("wait", 43), ("load", 9)), (("wait", 43), ("load", 9)), False, True),
+        ((("wait", 43), ("load", 9)), (("wait", 44), ("load", 9)), False, False),
+        ((), (("wait", 44), ("load", 9)), True, False),
+    ],
+)
+def test_what_stands_still(
+    first: tuple[tuple[str, int], ...], second: tuple[tuple[str, int], ...], spins: bool, still: bool
+) -> None:
+    """A loop that spins runs through its own lines and its helpers; a rank that waits does not change its line."""
+    assert _process(first, second, spins=spins).still is still
+    assert _process(second, first, spins=spins).still is still
+    assert _process(first, spins=spins).still is None
+
+
+@pytest.mark.parametrize(
+    "could_not,budgets",
+    [
+        ([], [5.0]),
+        ([{"probe": "strace", "why": "not-needed"}, {"probe": "http", "why": "timed-out"}], [5.0]),
+        ([{"probe": "stacks", "why": "timed-out"}], [5.0, 20.0]),
+        ([{"probe": "strace", "why": "timed-out"}], [5.0, 20.0]),
+    ],
+)
+def test_a_host_without_time_is_looked_at_once_more(could_not: list[dict[str, str]], budgets: list[float]) -> None:
+    """The looks that decide did not end in time: once more, with four times the budget, and only once."""
+    asked: list[float] = []
+
+    class Busy:
+        host = LocalHost("here")
+
+        def call(self, _verb: str, *, budget_s: float, **_: object) -> dict[str, object]:
+            asked.append(budget_s)
+            return {"could_not": could_not}
+
+    probe(Busy(), None)  # type: ignore[arg-type]
+
+    assert asked == budgets
