@@ -165,10 +165,9 @@ def sha256(data: bytes) -> str:
 
 
 def write_file(path: str, data: bytes, mode: int = 0o600) -> None:
-    """Write a file of hsops' own whole and durably, or not at all."""
+    """Write a file of hsops' own whole or not at all; its name is durable when its folder is synced."""
     _write(path, data, {"mode": mode})
     _rename(path)
-    sync_folder(os.path.dirname(path))
 
 
 def remove_file(path: str) -> None:
@@ -176,16 +175,6 @@ def remove_file(path: str) -> None:
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
         sync_folder(os.path.dirname(path))
-
-
-def make_folders(path: str) -> None:
-    """Create a folder of hsops' own and those above it, durably."""
-    if os.path.isdir(path):
-        return
-    make_folders(os.path.dirname(path))
-    with contextlib.suppress(FileExistsError):
-        os.mkdir(path, 0o700)
-    sync_folder(os.path.dirname(path))
 
 
 def sync_folder(folder: str) -> None:

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from hsops.agent import patch_shapes
-from hsops.agent.patch_site import TEMPORARY, Site, make_folders, remove_file, sha256, sync_folder, write_file
+from hsops.agent.patch_site import TEMPORARY, Site, remove_file, sha256, sync_folder, write_file
 from hsops.agent.protocol import Refusal
 
 Change = "dict[str, Any]"  # {"path", "before": state | None, "after": state | None}
@@ -59,10 +59,10 @@ class Store:
         return data
 
     def keep(self, data: bytes) -> str:
-        """Store bytes durably; returns their sha256."""
+        """Store bytes, of which ``carry_out`` makes the names durable; returns their sha256."""
         digest = sha256(data)
         if not self._holds(digest):
-            make_folders(os.path.join(self.folder, "blobs"))
+            os.makedirs(os.path.join(self.folder, "blobs"), mode=0o700, exist_ok=True)
             write_file(self._blob(digest), data)
         return digest
 
@@ -86,13 +86,10 @@ class Store:
             OSError: a file could not be written; everything is as before.
             Refusal: ``damaged``, as before too; ``unfinished``: undoing failed too, which the next verb tries again.
         """
-        make_folders(self.folder)
-        for folder in _above(self.folder, 4):  # up to the one that holds state_dir: whoever made them may not have
-            with contextlib.suppress(PermissionError):
-                sync_folder(folder)
+        self._settle()
         journal = {"after": record and record["serial"], "changes": changes, "made": [*make], "removed": [*remove]}
-        self._save("journal.json", journal)
         try:
+            self._save("journal.json", journal)
             for folder in make:
                 self.site.make_folder(folder)
             for change in changes:
@@ -105,6 +102,15 @@ class Store:
         with contextlib.suppress(OSError):  # the change stands; the next verb tidies up
             self._finish(journal, record)
 
+    def _settle(self) -> None:
+        """Make durable what a journal needs, up to the name of state_dir: whoever made it may not have."""
+        os.makedirs(self.folder, mode=0o700, exist_ok=True)
+        folder = os.path.join(self.folder, "blobs")
+        for _ in range(6):
+            with contextlib.suppress(FileNotFoundError, PermissionError):  # no blobs; a parent that one may not read
+                sync_folder(folder)
+            folder = os.path.dirname(folder)
+
     def recover(self) -> dict[str, Any] | None:
         """Undo a change that a crash interrupted, or complete one that counted already.
 
@@ -116,6 +122,8 @@ class Store:
             OSError: a file could not be written. The journal stays.
         """
         if not os.path.isdir(self.folder):
+            with contextlib.suppress(OSError):  # of a kill between two mkdirs
+                os.rmdir(os.path.dirname(self.folder))
             return None
         journal, record = self._load("journal.json", patch_shapes.check_journal), self.record()
         if journal is None:
@@ -214,6 +222,7 @@ class Store:
 
     def _save(self, name: str, value: dict[str, Any]) -> None:
         write_file(os.path.join(self.folder, name), json.dumps(value, indent=1).encode())
+        sync_folder(self.folder)
 
 
 def patches_folder(state_dir: str) -> str:
@@ -222,11 +231,10 @@ def patches_folder(state_dir: str) -> str:
 
 
 def stores(state_dir: str, site: Site) -> dict[str, Store]:
-    """Every patch that is remembered for ``site``, by name."""
+    """Every patch that is remembered here, by name, as it stands for ``site``: perhaps not at all."""
     folder = patches_folder(state_dir)
     names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
-    found = {name: Store(state_dir, name, site) for name in names if os.path.isdir(os.path.join(folder, name))}
-    return {name: store for name, store in found.items() if os.path.isdir(store.folder)}
+    return {name: Store(state_dir, name, site) for name in names if os.path.isdir(os.path.join(folder, name))}
 
 
 def _is_strange(change: dict[str, Any], current: tuple[dict[str, Any], bytes] | None) -> bool:
@@ -240,14 +248,6 @@ def _module(path: str) -> str:
     if folder.rpartition("/")[2] != "__pycache__" or not name.endswith(".pyc"):
         return ""
     return f"{folder[: -len('__pycache__')]}{name[:-4].rpartition('.')[0]}.py"
-
-
-def _above(path: str, levels: int) -> list[str]:
-    found: list[str] = []
-    for _ in range(levels):
-        path = os.path.dirname(path)
-        found.append(path)
-    return found
 
 
 def _names(folder: str) -> list[str]:

@@ -1,0 +1,180 @@
+"""The judge of the crash tests: after one more command a tree is exactly old or exactly new."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+from tests.faults.ground import LINKED, SHARED, Change, Ground, Reply, Tree, timeless
+from tests.faults.syscalls import Call, calls, points, strace
+
+ALL = os.environ.get("HSOPS_CRASH") == "all"  # set by `make crash`
+REFUSALS = {"no-room", "not-writable", "not-written", "os-error", "damaged", "unfinished", "locked"}
+
+
+@contextmanager
+def ground() -> Iterator[Ground]:
+    """In memory where that is possible: what is tried is the order of calls, not the disk."""
+    shm = Path("/dev/shm")
+    folder = Path(tempfile.mkdtemp(prefix="hsops-crash-", dir=shm if os.access(shm, os.W_OK) else None))
+    try:
+        yield Ground(folder)
+    finally:
+        shutil.rmtree(folder)
+
+
+class Trial:
+    """One change, whose trees before and after are known, and its system calls.
+
+    Args:
+        ground: where.
+        change: which.
+    """
+
+    def __init__(self, ground: Ground, change: Change) -> None:
+        self.ground, self.change, self.seen, self.codes = ground, change, Counter[str](), Counter[str]()
+        self.params = change.prepare(ground)
+        self.old, self.old_memory = ground.tree(), ground.memory()
+        log = ground.folder / "trace"
+        done = ground.call(change.verb, self.params, *strace(log))
+        assert done.exit == 0, done
+        self.new, self.new_memory, self.changed = ground.tree(), ground.memory(), set(done.result["changed"])
+        self.trace = calls(log)
+        self.points = points(self.trace, ground.site, ground.state)
+        self.repairing: list[Call] = []
+        assert self.new != self.old and len(self.points) > 40
+
+    def again(self) -> None:
+        """Everything as before the change."""
+        self.ground.restore(self.change.name)
+
+    def is_old(self, tree: Tree) -> bool:
+        """To the byte, the mode, the owner and the time stamp."""
+        return tree == self.old
+
+    def is_new(self, tree: Tree) -> bool:
+        """As ``is_old``; an apply promises no time stamp of the files that it writes, a revert does."""
+        if self.change.verb == "patch-revert":
+            return tree == self.new
+        return timeless(tree, self.changed) == timeless(self.new, self.changed)
+
+    def judge(self, told: str, allowed: str = "old new") -> str:
+        """One more command, then the verdict ``old`` or ``new``; ``told`` names the fault."""
+        pending = self.ground.state.joinpath("patches").rglob("journal.json")
+        interrupted = bool(list(pending))
+        reply = self.ground.inspect()
+        assert reply.exit == 0, f"{told}: {reply}"
+        assert bool(reply.recovered) == interrupted, f"{told}: {reply.events}"
+        tree, memory = self.ground.tree(), self.ground.memory()
+        verdict = "old" if self.is_old(tree) else "new" if self.is_new(tree) else f"neither: {difference(self, tree)}"
+        assert verdict in allowed.split(), f"{told}: {verdict}"
+        assert memory == (self.old_memory if verdict == "old" else self.new_memory), f"{told}: {verdict}, {memory}"
+        assert (self.ground.folder / "uv-cache" / LINKED.rpartition("/")[2]).read_bytes() == SHARED, told
+        state = reply.result["patches"]["p"]
+        assert state["state"] in ("applied", "absent"), f"{told}: {state}"
+        self.seen[f"{verdict}, {reply.recovered[0]}" if interrupted else verdict] += 1
+        return verdict
+
+    def kill_at(self, point: Call) -> None:
+        """As ``kill``, then one more command."""
+        self.kill(point)
+        self.judge(f"killed at {point}")
+
+    def kill(self, point: Call) -> None:
+        """SIGKILL when the call is entered: it does not happen, all before it did."""
+        self.again()
+        log = self.ground.folder / "trace"
+        fault = f"{point.name}:signal=KILL:when={point.nth}"
+        done = self.ground.call(self.change.verb, self.params, *strace(log, fault))
+        assert done.exit in (-signal.SIGKILL, 128 + signal.SIGKILL), f"{point}: not killed: {done}"
+        assert calls(log)[-1].what == point.what, "the run was another than the one that was recorded"
+
+    def kill_repair(self, index: int) -> None:
+        """The half-done change lies there; the command that undoes it is killed at one of its calls."""
+        self.ground.restore("half")
+        point = self.repairing[index]
+        fault = f"{point.name}:signal=KILL:when={point.nth}"
+        reply = self.ground.call("patch-inspect", {"patches": ["p"]}, *strace(self.ground.folder / "trace", fault))
+        assert reply.exit not in (0, 1), f"{point}: not killed: {reply}"
+        self.judge(f"the repair killed at {point}", "old")
+
+    def fail_at(self, point: Call, error: str) -> None:
+        """The call fails: a refusal with the tree as before, or success where it did not matter."""
+        self.again()
+        fault = f"{point.name}:error={error}:when={point.nth}"
+        log = self.ground.folder / "trace"
+        reply = self.ground.call(self.change.verb, self.params, *strace(log, fault))
+        told = f"{error} at {point}"
+        assert "(INJECTED)" in log.read_text(), told
+        check_refusal(reply, told)
+        if reply.exit == 1 and reply.error["code"] != "unfinished":
+            assert self.is_old(self.ground.tree()), f"{told}: {difference(self, self.ground.tree())}"
+        verdict = self.judge(told, "old" if reply.exit == 1 else "new")
+        self.codes[reply.error.get("code", "carried out") + f": {verdict}"] += 1
+
+    def kill_after(self, seconds: float) -> None:
+        """SIGKILL at some moment."""
+        self.again()
+        argv = [str(self.ground.python), "-I", str(self.ground.agent), self.change.verb]
+        process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+        started = time.monotonic()
+        assert process.stdin
+        process.stdin.write(self.ground.request(self.params))
+        process.stdin.close()
+        time.sleep(max(0.0, seconds - (time.monotonic() - started)))
+        process.kill()
+        process.wait(10)
+        self.judge(f"killed after {seconds:.4f} s")
+
+    def duration(self) -> float:
+        """Seconds that the verb takes here."""
+        self.again()
+        started = time.monotonic()
+        self.ground.call(self.change.verb, self.params)
+        return time.monotonic() - started
+
+
+def check_refusal(reply: Reply, told: str) -> None:
+    """An answer, and when it is no, one of those that a client explains; never a traceback."""
+    assert reply.exit in (0, 1), f"{told}: {reply}"
+    if reply.exit == 1:
+        assert reply.error.get("code") in REFUSALS and reply.error["message"], f"{told}: {reply}"
+    else:
+        assert reply.result, f"{told}: {reply}"
+
+
+def spread(trials: list[Trial], count: int, every: int, act: Callable[[Trial, int], None]) -> None:
+    """``act`` on the indices below ``count``: on all for ``make crash``, else on every n-th; one at a time a trial."""
+    indices = range(count) if ALL else range(random.Random(count).randrange(every), count, every)
+    free: SimpleQueue[Trial] = SimpleQueue()
+    for trial in trials:
+        free.put(trial)
+
+    def one(index: int) -> None:
+        trial = free.get()
+        try:
+            act(trial, index)
+        finally:
+            free.put(trial)
+
+    with ThreadPoolExecutor(len(trials)) as pool:
+        for done in [pool.submit(one, index) for index in indices]:
+            done.result()
+
+
+def difference(trial: Trial, tree: Tree) -> dict[str, Any]:
+    """Files that are as in neither tree."""
+    names = {*tree, *trial.old}
+    return {n: (trial.old.get(n), tree.get(n)) for n in sorted(names) if tree.get(n) != trial.old.get(n)}
