@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,11 +13,14 @@ import typer
 
 from hsops.cli.wiring import Session, run
 from hsops.core.errors import HsopsError, PartialError, UsageError
+from hsops.core.parallel import PARALLEL
 from hsops.render.console import Outcome
 
 if TYPE_CHECKING:
+    from hsops.cli import rollout
     from hsops.deploy.do import Done
     from hsops.deploy.plan import Plan
+    from hsops.deploy.plan_file import Entry
     from hsops.deploy.targets import Target
     from hsops.remote.agent import Agent
     from hsops.render.deploy import Row
@@ -35,6 +41,7 @@ class Wish:
     force: bool = False
     out: str = ""
     plan: str = ""
+    parallel: int = PARALLEL
 
     def check_sense(self) -> None:
         """Options that go together.
@@ -69,34 +76,37 @@ def deploy(
     plan: Annotated[
         str, typer.Option(metavar="FILE", help="Carry out exactly this plan, or refuse when the host changed since.")
     ] = "",
+    parallel: Annotated[int, typer.Option("--parallel", metavar="N", min=1, help="Hosts at once.")] = PARALLEL,
 ) -> None:
-    """Put patches into a host's SGLang: plan, ask, apply. A second time it writes nothing."""
-    wish = Wish(tuple(patches or ()), server or None, check, diff, status, revert, force, out, plan)
+    """Put patches into a host's SGLang: plan, ask, apply. A second time it writes nothing.
+
+    Of several hosts (--host, --group) the first is changed alone; the others begin when it went well.
+    """
+    wish = Wish(tuple(patches or ()), server or None, check, diff, status, revert, force, out, plan, parallel)
     run(ctx, "deploy", lambda session: put(session, wish))
 
 
 def put(session: Session, wish: Wish = Wish()) -> Outcome:
     """The command's body, for playbooks too."""
+    from hsops.cli import rollout
     from hsops.render import deploy as render
+    from hsops.render.hosts import together
 
     wish.check_sense()
-    if wish.plan:
-        wish, rows = _kept(session, wish)
-    else:
-        rows = [row for target in _targets(session, wish) for row in _rows(session, target, wish)]
+    wish, calls = _kept(session, wish) if wish.plan else (wish, _planned(session, wish))
+    looked = rollout.look(session, calls, wish.parallel)
+    rows = looked.all_rows
     if wish.status:
-        return Outcome(render.data(rows), list(render.status_lines(rows)))
-    if wish.out:
+        return looked.outcome(render.data(rows), render.status_lines(rows))
+    if wish.out and not looked.failed:
         _keep(session, rows, wish)
-    shown = list(render.plan_lines(rows, with_diff=wish.diff))
-    if wish.check or not any(row.plan.needed for row in rows):
-        return Outcome(render.data(rows, with_diff=wish.diff), [*shown, *_nothing(rows, wish)])
-    if not _agreed(session, shown, wish):
-        return Outcome(render.data(rows, with_diff=wish.diff), ["nothing was changed"], 1)
-    done = _carry_out(session, rows, wish)
-    return Outcome(
-        render.data(done, with_diff=wish.diff), list(render.done_lines(done, undo="" if wish.revert else UNDO))
-    )
+    shown, data = list(together(rows, with_diff=wish.diff)), render.data(rows, with_diff=wish.diff)
+    needed = any(row.plan.needed for row in rows)
+    if wish.check or (wish.plan and looked.failed) or not (needed or looked.failed):
+        return looked.outcome(data, [*shown, *_nothing(rows, wish)])
+    if needed and looked.first_answered and not _agreed(session, looked, shown, wish):
+        return Outcome(data, ["nothing was changed"], 1)
+    return _carry_out(session, looked, wish)
 
 
 def _keep(session: Session, rows: list[Row], wish: Wish) -> None:
@@ -110,11 +120,10 @@ def _keep(session: Session, rows: list[Row], wish: Wish) -> None:
     session.console.emit(Note(f"kept in {wish.out}   carry it out: hsops deploy --plan {wish.out}"))
 
 
-def _kept(session: Session, wish: Wish) -> tuple[Wish, list[Row]]:
-    """The plan of a file, held against its hosts: all of them before any is changed."""
+def _kept(session: Session, wish: Wish) -> tuple[Wish, dict[str, Callable[[], list[Row]]]]:
+    """The plan of a file, to be held against its hosts: all of them before any is changed."""
     from hsops.core.errors import ConfigError, Fault
-    from hsops.deploy import do, plan_file
-    from hsops.render.deploy import Row
+    from hsops.deploy import plan_file
 
     if session.options.host or session.options.group:
         raise UsageError("--plan FILE is for the hosts that it was made for", fix="leave --host and --group out")
@@ -123,13 +132,27 @@ def _kept(session: Session, wish: Wish) -> tuple[Wish, list[Row]]:
     if unknown:
         raise ConfigError([Fault(wish.plan, 0, 0, "", f"host {name!r} is not in the inventory") for name in unknown])
     wish = replace(wish, revert=kept.revert, force=kept.force)
+    by_host = {host: list(some) for host, some in groupby(kept.entries, lambda entry: entry.host)}
+    return wish, {host: partial(_still_so, session, entries, wish) for host, entries in by_host.items()}
+
+
+def _still_so(session: Session, entries: list[Entry], wish: Wish) -> list[Row]:
+    from hsops.deploy import do
+    from hsops.render.deploy import Row
+
     rows = []
-    for entry in kept.entries:
+    for entry in entries:
         agent = session.agent(entry.host)
         do.check_fresh(agent, entry.plan)
-        warnings = do.stale_runs(agent, entry.plan.patch, "" if kept.revert else entry.plan.identity)
+        warnings = do.stale_runs(agent, entry.plan.patch, "" if wish.revert else entry.plan.identity)
         rows.append(Row(entry.host, entry.plan, tuple(warnings)))
-    return wish, rows
+    return rows
+
+
+def _planned(session: Session, wish: Wish) -> dict[str, Callable[[], list[Row]]]:
+    """What makes the plans, by host."""
+    by_host = {host: list(some) for host, some in groupby(_targets(session, wish), lambda target: target.host.name)}
+    return {host: partial(_rows_of, session, targets, wish) for host, targets in by_host.items()}
 
 
 def _targets(session: Session, wish: Wish) -> list[Target]:
@@ -143,6 +166,10 @@ def _targets(session: Session, wish: Wish) -> list[Target]:
         hosts=session.hosts() if named else (),
         known_only=not wish.revert,
     )
+
+
+def _rows_of(session: Session, targets: list[Target], wish: Wish) -> list[Row]:
+    return [row for target in targets for row in _rows(session, target, wish)]
 
 
 def _rows(session: Session, target: Target, wish: Wish) -> list[Row]:
@@ -197,33 +224,53 @@ def _models(session: Session, target: Target) -> dict[str, str]:
     return {one.name: one.model for one in servers if one.host == target.host.name and target.patch in one.patches}
 
 
-def _agreed(session: Session, shown: list[str], wish: Wish) -> bool:
+def _agreed(session: Session, looked: rollout.Looked, shown: list[str], wish: Wish) -> bool:
     from hsops.core.events import Note
 
     if not session.options.json:
-        for line in shown:
+        for line in (*shown, *looked.failure_lines):
             session.console.emit(Note(line))
-    return session.confirm("Revert?" if wish.revert else "Apply?")
+    where = f" on {len(looked.todo)} hosts, {looked.todo[0]} first" if len(looked.todo) > 1 else ""
+    return session.confirm(f"Revert{where}?" if wish.revert else f"Apply{where}?")
 
 
-def _carry_out(session: Session, rows: list[Row], wish: Wish) -> list[Row]:
-    done: list[Row] = []
-    for row in rows:
+def _carry_out(session: Session, looked: rollout.Looked, wish: Wish) -> Outcome:
+    from hsops.cli import rollout
+    from hsops.render import deploy as render
+
+    aim = "absent" if wish.revert else "applied"
+    rolled = rollout.change(session, looked, partial(_on_host, session, wish), aim=aim, at_most=wish.parallel)
+    data = render.data(rolled.rows, with_diff=wish.diff)
+    if len(looked.order) > 1 or rolled.interrupted:
+        return rolled.outcome(data, _again(wish))
+    if error := rolled.outcomes[0].error:
+        raise error
+    return Outcome(data, list(render.done_lines(rolled.rows, undo="" if wish.revert else UNDO)))
+
+
+def _on_host(session: Session, wish: Wish, rows: list[Row]) -> rollout.Changed:
+    """One host's patches in their order, up to the first that fails."""
+    from hsops.cli.rollout import Changed
+
+    done = list(rows)
+    for i, row in enumerate(rows):
         if not row.plan.needed:
-            done.append(row)
             continue
-        agent = session.agent(row.host)
         try:
-            changed = _change(agent, row.plan, wish)
+            done[i] = replace(row, done=_change(session.agent(row.host), row.plan, wish))
         except HsopsError as error:
-            if any(earlier.done for earlier in done):
-                names = ", ".join(earlier.host for earlier in done if earlier.done)
-                raise PartialError(
-                    f"{error.message} (done on {names})", host=error.host or row.host, why=error.why, fix=error.fix
-                ) from None
-            raise
-        done.append(replace(row, done=changed))
-    return done
+            if names := ", ".join(earlier.plan.patch for earlier in done if earlier.done):
+                said = f"{error.message} ({names} is done)"
+                error = PartialError(said, host=error.host or row.host, why=error.why, fix=error.fix)
+            return Changed(tuple(done), error)
+    return Changed(tuple(done))
+
+
+def _again(wish: Wish) -> str:
+    """The command line that does the same, without hosts."""
+    words = [*wish.patches, *(["--server", wish.server] if wish.server else [])]
+    flags = [f"--{name}" for name in ("revert", "force") if getattr(wish, name)]
+    return " ".join(["hsops deploy", *words, *flags])
 
 
 def _change(agent: Agent, plan: Plan, wish: Wish) -> Done:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from hsops.cli.wiring import Session, run
-from hsops.core.errors import HsopsError
 from hsops.render.console import Outcome, error_lines
 
 if TYPE_CHECKING:
@@ -21,10 +21,11 @@ def doctor(ctx: typer.Context) -> None:
 
 def _doctor(session: Session) -> Outcome:
     """Every host is looked at, also after one that cannot be used; the first failure gives the exit code."""
-    found = {spec.name: _ask(session, spec) for spec in session.hosts()}
-    rows = {name: answer for name, answer in found.items() if isinstance(answer, dict)}
-    failed = [answer for answer in found.values() if isinstance(answer, HsopsError)]
-    if failed and len(found) == 1:
+    from hsops.cli.rollout import ask
+
+    rows, refused = ask(session, {spec.name: partial(_hello, session, spec) for spec in session.hosts()})
+    failed = list(refused.values())
+    if failed and not rows and len(failed) == 1:
         raise failed[0]
     lines = [_line(name, facts) for name, facts in rows.items()]
     lines += [line for error in failed for line in error_lines(error)]
@@ -32,11 +33,8 @@ def _doctor(session: Session) -> Outcome:
     return Outcome({"hosts": rows}, lines, failed[0].exit_code if failed else 0, errors)
 
 
-def _ask(session: Session, spec: HostSpec) -> dict[str, Any] | HsopsError:
-    try:
-        return session.agent(spec).call("hello", dumps=spec.dumps)
-    except HsopsError as error:
-        return error
+def _hello(session: Session, spec: HostSpec) -> dict[str, Any]:
+    return session.agent(spec).call("hello", dumps=spec.dumps)
 
 
 def _line(name: str, facts: dict[str, Any]) -> str:

@@ -102,8 +102,15 @@ def run(ctx: typer.Context, command: str, body: Callable[[Session], Outcome]) ->
     except Exception as error:
         if options.verbose:
             raise
-        code = console.error(_refused(error) if isinstance(error, OSError) else _bug(error))
+        code = console.error(ours(error))
     raise typer.Exit(code)
+
+
+def ours(error: Exception) -> HsopsError:
+    """Any exception as one that can be shown."""
+    if isinstance(error, HsopsError):
+        return error
+    return _refused(error) if isinstance(error, OSError) else _bug(error)
 
 
 def _refused(error: OSError) -> HsopsError:

@@ -78,7 +78,7 @@ def find_server(inventory: Inventory, name: str | None, hosts: Sequence[str] = (
 
 
 def select_hosts(inventory: Inventory, hosts: Sequence[str], groups: Sequence[str]) -> list[HostSpec]:
-    """The hosts that ``--host`` and ``--group`` name, in the file's order.
+    """The hosts that ``--host`` and ``--group`` name, in that order; a group's in its own.
 
     Without both: the default server's host, else all.
 
@@ -91,10 +91,10 @@ def select_hosts(inventory: Inventory, hosts: Sequence[str], groups: Sequence[st
                 raise UsageError(
                     f"no {kind} {name!r} in the inventory{suggest(name, list(known))}", fix=f"{kind}s: {_names(known)}"
                 )
-    wanted = {*hosts, *(member for group in groups for member in inventory.groups[group])}
-    if not wanted and inventory.default:
-        wanted = {inventory.servers[inventory.default].host}
-    return [spec for name, spec in inventory.hosts.items() if not wanted or name in wanted]
+    wanted = [*hosts, *(member for group in groups for member in inventory.groups[group])]
+    if not wanted:
+        wanted = [inventory.servers[inventory.default].host] if inventory.default else list(inventory.hosts)
+    return [inventory.hosts[name] for name in dict.fromkeys(wanted)]
 
 
 def _names(known: Any) -> str:

@@ -26,13 +26,13 @@ def targets(
     hosts: Sequence[HostSpec],
     known_only: bool = True,
 ) -> list[Target]:
-    """The targets, hosts in the file's order.
+    """The targets, host by host.
 
     Args:
         inventory: the checked file.
         names: patches the user named; none: those of ``server``, or of the servers of each of ``hosts``.
         server: the server meant; only asked when ``hosts`` is empty.
-        hosts: what ``--host`` and ``--group`` name.
+        hosts: what ``--host`` and ``--group`` name, in their order.
         known_only: False for a revert: a patch may be gone from the inventory and still be on a host.
 
     Raises:

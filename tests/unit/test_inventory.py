@@ -165,11 +165,12 @@ def test_defaults_fill_hosts_and_servers(tmp_path):
 
 
 def test_selection_knows_hosts_groups_and_the_default(tmp_path):
-    """--host and --group select; without them the default server's host."""
+    """--host and --group select, in the order given; without them the default server's host."""
     inventory = load(write(tmp_path, GOOD))
 
     assert [h.name for h in select_hosts(inventory, (), ())] == ["box"]
     assert [h.name for h in select_hosts(inventory, (), ("all",))] == ["box", "other"]
+    assert [h.name for h in select_hosts(inventory, ("other",), ("all",))] == ["other", "box"]
     with pytest.raises(UsageError, match="did you mean 'other'"):
         select_hosts(inventory, ("othr",), ())
     assert find_server(inventory, None).name == "kimi"

@@ -1,0 +1,235 @@
+"""``hsops deploy`` on several hosts: the first alone, the rest side by side, and what is told of each."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hsops.deploy.payload import BEGIN
+from hsops.payload.hsops_hs_dump.strategy import REGISTRY_FILE
+from tests.hosts import Server, run_dir
+from tests.unit.sources import REGISTRY
+
+NAMES = "abc"
+# the interpreter of each host: does to one verb what the file `trouble` beside it says
+WRAPPER = """\
+#!/bin/sh
+here=$(dirname "$0")
+[ "$3" != "patch-apply" ] || [ ! -e "$here/trouble" ] || . "$here/trouble"
+exec "$here/venv/bin/python" "$@"
+"""
+
+
+@dataclass
+class Fleet:
+    """Three hosts behind one sshd, each with a Python and an SGLang of its own."""
+
+    folder: Path
+    port: int
+
+    def trouble(self, host: str, script: str) -> None:
+        """What a deploy on ``host`` meets, as shell."""
+        (self.folder / host / "trouble").write_text(f"{script}\n")
+
+    def well(self, host: str) -> None:
+        """No trouble any more."""
+        (self.folder / host / "trouble").unlink()
+
+    def applied(self) -> str:
+        """The hosts whose SGLang has the stanza."""
+        found = [name for name in NAMES if BEGIN in self._registry(name).read_text()]
+        return "".join(found)
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        """A running ``hsops``."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "hsops", *words],
+            cwd=self.folder,
+            env=run_dir(),
+            text=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+
+    def hsops(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """``hsops`` to its end."""
+        process = self.start(*words)
+        out, err = process.communicate(timeout=60)
+        assert "Traceback" not in out + err
+        return subprocess.CompletedProcess(words, process.returncode, out, err)
+
+    def deploy(self, *words: str) -> tuple[int, dict[str, Any], list[dict[str, Any]]]:
+        """``hsops deploy --yes --json``: exit code, envelope, event lines."""
+        done = self.hsops("deploy", "--yes", "--json", *words)
+        *events, envelope = [json.loads(line) for line in done.stdout.splitlines()]
+        return done.returncode, envelope, events
+
+    def _registry(self, name: str) -> Path:
+        (site,) = (self.folder / name / "venv").glob("lib/python3*/site-packages")
+        return site / REGISTRY_FILE
+
+    def make(self, name: str) -> None:
+        """One host's Python and SGLang."""
+        venv = self.folder / name / "venv"
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True, timeout=60)
+        self._registry(name).parent.mkdir(parents=True)
+        self._registry(name).write_text(REGISTRY)
+        package = self._registry(name).parents[2]
+        (package / "__init__.py").touch()
+        (package / "version.py").write_text('__version__ = "0.5.9"\n')
+        python = self.folder / name / "python"
+        python.write_text(WRAPPER)
+        python.chmod(0o755)
+
+
+@pytest.fixture(scope="module")
+def made(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Fleet:
+    """The hosts, once."""
+    fleet = Fleet(tmp_path_factory.mktemp("fleet"), server.port)
+    lines = ["hosts:"]
+    for name in NAMES:
+        fleet.make(name)
+        at = fleet.folder / name
+        ways = f"ssh: {server.spec.ssh}, ssh_config: {fleet.folder}/config-{name}"
+        lines.append(f"  {name}: {{ {ways}, python: {at}/python, state_dir: {at}/state }}")
+    lines += ["  down: { ssh: 'nobody@127.0.0.1:1', python: /p }", "groups: { all: [a, b, c], part: [a, down, b] }"]
+    lines += ["servers:"]
+    lines += [f"  s-{name}: {{ host: {name}, model: some/model, patches: [hs-dump] }}" for name in (*NAMES, "down")]
+    lines += ["patches: { hs-dump: { boundaries: [1, 3] } }", "default: s-a"]
+    (fleet.folder / "inventory.yaml").write_text("\n".join(lines) + "\n")
+    config = (server.folder / "ssh_config").read_text()
+    for name in NAMES:
+        (fleet.folder / f"config-{name}").write_text(config)
+    return fleet
+
+
+@pytest.fixture
+def fleet(made: Fleet) -> Iterator[Fleet]:
+    """The hosts, as new."""
+    yield made
+    for name in NAMES:
+        (made.folder / name / "trouble").unlink(missing_ok=True)
+    if words := [word for name in made.applied() for word in ("--host", name)]:
+        assert made.hsops("deploy", "--revert", "--force", "--yes", *words).returncode == 0
+    assert made.applied() == ""
+
+
+def test_a_group_gets_one_plan_one_table_and_nothing_the_second_time(fleet: Fleet) -> None:
+    """Equal plans are shown as one; the next deploy has nothing to do; revert works the same way."""
+    first = fleet.hsops("deploy", "--yes", "--group", "all")
+    again = fleet.hsops("deploy", "--yes", "--group", "all")
+    code, envelope, events = fleet.deploy("--revert", "--group", "all", "--parallel", "1")
+
+    assert first.returncode == 0, first.stderr
+    assert first.stderr.count("3 hosts, the same plan: a, b, c") == 1
+    assert first.stderr.count("site-packages/hsops_hs_dump/") == 1
+    assert [line.split()[:4] for line in first.stdout.splitlines()[1:4]] == [
+        [n, "absent", "->", "applied"] for n in NAMES
+    ]
+    assert "a: absent -> applied in" in first.stderr
+    assert again.returncode == 0 and "nothing to do" in again.stdout and "->" not in again.stdout
+    assert code == 0 and [entry["after"] for entry in envelope["data"]["hosts"]] == ["absent"] * 3
+    assert [event["host"] for event in events if event["event"] == "host-ended"] == list(NAMES)
+
+
+def test_nothing_else_is_touched_when_the_first_host_fails(fleet: Fleet) -> None:
+    """The exit code is that of its error; the command that finishes the rest names them all."""
+    fleet.trouble("a", "echo no such luck >&2; exit 9")
+
+    text = fleet.hsops("deploy", "--yes", "--group", "all")
+
+    assert (text.returncode, fleet.applied()) == (1, "")
+    assert [line.rpartition("  ")[2] for line in text.stdout.splitlines()[1:4]] == [
+        "FAILED, see below",
+        "not begun",
+        "not begun",
+    ]
+    assert "a: " in text.stdout and "no such luck" in text.stdout
+    assert "a goes first and failed: the hosts after it were not touched" in text.stdout
+    assert text.stdout.rstrip().endswith("the rest: hsops deploy --host a --host b --host c")
+
+
+def test_a_later_failure_is_partial_and_the_command_it_names_finishes(fleet: Fleet) -> None:
+    """The others are done; after the repair only the one that is left changes."""
+    fleet.trouble("c", "exit 9")
+
+    text = fleet.hsops("deploy", "--yes", "--group", "all")
+    after = fleet.applied()
+    fleet.well("c")
+    rest = text.stdout.rstrip().rpartition("the rest: hsops ")[2]
+    finished = fleet.hsops(*rest.split(), "--yes")
+
+    assert (text.returncode, after) == (3, "ab")
+    assert "c     absent" in text.stdout and "FAILED" in text.stdout
+    assert rest == "deploy --host c" and (finished.returncode, fleet.applied()) == (0, "abc")
+
+
+def test_a_host_that_is_down_is_named_and_the_others_go_on(fleet: Fleet) -> None:
+    """Exit 3 when something was done; as the first host it stops all with its own code; --check tells as well."""
+    checked = fleet.hsops("deploy", "--check", "--group", "part")
+    code, envelope, _ = fleet.deploy("--group", "part")
+    done = fleet.applied()
+    first, second, _ = fleet.deploy("--host", "down", "--host", "c")
+
+    assert checked.returncode == 5 and "2 hosts, the same plan: a, b" in checked.stdout
+    assert "down: nothing listens on 127.0.0.1:1" in checked.stdout
+    assert (code, done) == (3, "ab")
+    told = {entry["host"]: (entry["outcome"], entry["before"]) for entry in envelope["data"]["hosts"]}
+    assert told == {"a": ("changed", "absent"), "down": ("failed", "?"), "b": ("changed", "absent")}
+    assert first == 5 and fleet.applied() == "ab"
+    assert [entry["outcome"] for entry in second["data"]["hosts"]] == ["failed", "not-begun"]
+
+
+def test_ctrl_c_ends_what_is_under_way_and_begins_nothing_more(fleet: Fleet, tmp_path: Path) -> None:
+    """The second host waits in its change until Ctrl-C was heard; the third is never asked to change."""
+    os.mkfifo(tmp_path / "here")
+    os.mkfifo(tmp_path / "go")
+    fleet.trouble("b", f"echo >{tmp_path}/here; read -r _ <{tmp_path}/go")
+    running = fleet.start("deploy", "--yes", "--group", "all", "--parallel", "1")
+
+    (tmp_path / "here").read_text()
+    running.send_signal(signal.SIGINT)
+    assert running.stderr and wait_for(running.stderr, "no other host begins; waiting for b")
+    (tmp_path / "go").write_text("\n")
+    out, _ = running.communicate(timeout=30)
+
+    assert (running.returncode, fleet.applied()) == (130, "ab")
+    states = {line.split()[0]: line for line in out.splitlines()[1:4]}
+    assert "absent -> applied" in states["b"] and "not begun" in states["c"]
+    assert "interrupted" in out and out.rstrip().endswith("the rest: hsops deploy --host c")
+
+
+def test_a_second_ctrl_c_leaves_and_the_next_command_puts_it_right(fleet: Fleet, tmp_path: Path) -> None:
+    """What is left under way is said to be so; the rerun that is named brings it to its end."""
+    os.mkfifo(tmp_path / "here")
+    fleet.trouble("b", f"echo >{tmp_path}/here; exec sleep 60")
+    running = fleet.start("deploy", "--yes", "--json", "--group", "all", "--parallel", "1")
+
+    (tmp_path / "here").read_text()
+    running.send_signal(signal.SIGINT)
+    assert running.stdout and wait_for(running.stdout, "waiting for b")
+    running.send_signal(signal.SIGINT)
+    out, _ = running.communicate(timeout=30)
+    fleet.well("b")
+    rerun = fleet.hsops("deploy", "--yes", "--group", "all")
+
+    envelope = json.loads(out.splitlines()[-1])
+    told = {entry["host"]: entry["outcome"] for entry in envelope["data"]["hosts"]}
+    assert running.returncode == 130 and told == {"a": "changed", "b": "under-way", "c": "not-begun"}
+    assert envelope["errors"][-1]["type"] == "Interrupted"
+    assert (rerun.returncode, fleet.applied()) == (0, "abc")
+
+
+def wait_for(lines: Any, said: str) -> bool:
+    """Whether a line has ``said`` before the stream ends."""
+    return any(said in line for line in lines)
