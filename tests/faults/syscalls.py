@@ -12,7 +12,7 @@ TRACED = (
     "fdatasync,utimensat,rename,renameat,renameat2,unlink,unlinkat,mkdir,mkdirat,rmdir,link,linkat,symlink,symlinkat,"
     "setxattr,fsetxattr,sendfile,copy_file_range,exit_group"
 )
-_CALL = re.compile(r"^(?:\d+ +)?(\w+)\((.*)\) += (\?|-?\w+)")
+_CALL = re.compile(r"^(\d+ +)?(\w+)\((.*)\) += (\?|-?\w+)")
 _PATH = re.compile(r'"((?:[^"\\]|\\.)*)"|\d+<([^>]*)>')
 
 
@@ -54,14 +54,14 @@ def strace(log: Path, *inject: str) -> list[str]:
 
 
 def calls(log: Path) -> list[Call]:
-    """The calls of a trace of one process, in order."""
+    """The calls of a trace, in order; each process is counted for itself, as strace does."""
     found: list[Call] = []
-    counts: dict[str, int] = {}
+    counts: dict[tuple[str, str], int] = {}
     for line in log.read_text(errors="replace").splitlines():
         if match := _CALL.match(line):
-            name, text, result = match.groups()
-            counts[name] = counts.get(name, 0) + 1
-            found.append(Call(name, counts[name], tuple(_paths(name, text)), text, result))
+            pid, name, text, result = match.groups()
+            counts[pid, name] = counts.get((pid, name), 0) + 1
+            found.append(Call(name, counts[pid, name], tuple(_paths(name, text)), text, result))
     return found
 
 
