@@ -75,4 +75,4 @@ def points(found: list[Call], *roots: Path) -> list[Call]:
 def _paths(name: str, text: str) -> Iterator[str]:
     for quoted, described in _PATH.findall(text):
         if described or name not in ("write", "pwrite64", "writev"):  # theirs are bytes
-            yield quoted or described
+            yield quoted or described.partition(":[")[0]  # a pipe's number is another in every run
