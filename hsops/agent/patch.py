@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from hsops.agent import facts, patch_plan
+from hsops.agent.patch_owners import owners, places
 from hsops.agent.patch_site import Site
 from hsops.agent.patch_store import Store, patches_folder, stores
 from hsops.agent.protocol import Refusal, emit
@@ -30,10 +31,12 @@ def inspect(params: dict[str, Any]) -> dict[str, Any]:
     """How patches stand here.
 
     ``params``: ``patches``, names; optional ``place`` (see ``_place``); optional ``read``, files (``folder/*.py`` is
-    allowed) whose bytes are wanted; optional ``flags``, of SGLang's command line.
+    allowed) whose bytes are wanted; optional ``originals``: also those of the patches' files, and what they were
+    before; optional ``flags``, of SGLang's command line.
 
     Returns ``sglang`` (facts), ``patches`` {name: {``state``: absent | applied | partial | foreign, ``identity``,
-    ``options``, ``sglang``, ``applied``, ``serial``, ``files`` {path: applied | original | missing | edited}}},
+    ``options``, ``sglang``, ``applied``, ``serial``, ``files`` {path: applied | original | missing | edited},
+    ``originals``, as ``files``}}, ``places`` {name: the folders that it is recorded in},
     ``files`` {path: {``content_b64``, ``mode``, ``sha256``} or null}, ``flags`` {flag: whether SGLang's code has it},
     ``owners`` {path: patch}, ``root`` (the place's folder), ``state_dir``, ``machine`` (see ``facts.machine``) and
     ``unwritable`` (why, or empty).
@@ -43,23 +46,28 @@ def inspect(params: dict[str, Any]) -> dict[str, Any]:
         _recover(params["state_dir"], site)
         found = stores(params["state_dir"], site)
         records = {name: store.record() for name, store in found.items()}
+        read = list(params.get("read", []))
+        originals: dict[str, Any] = {}
+        for name in params["patches"] if params.get("originals") else ():
+            originals[name] = patch_plan.originals(found[name]) if name in found else {}
+            read += originals[name]
         return {
             "sglang": sglang,
             "patches": {
-                name: patch_plan.judge(records.get(name), site, sglang["version"]) for name in params["patches"]
+                name: {
+                    **patch_plan.judge(records.get(name), site, sglang["version"]),
+                    "originals": originals.get(name, {}),
+                }
+                for name in params["patches"]
             },
-            "files": {path: _told(site, path) for path in patch_plan.wanted(site, params.get("read", []))},
-            "flags": facts.flags(sglang["site"], params.get("flags", [])),
-            "owners": {
-                entry["path"]: name
-                for name, record in records.items()
-                for entry in (record["files"] if record else [])
-                if not entry["cache"]
-            },
+            "places": {name: places(params["state_dir"], name) for name in params["patches"]},
+            "files": {path: _told(site, path) for path in patch_plan.wanted(site, read)},
+            "flags": facts.flags(sglang["site"] or "", params.get("flags", [])),
+            "owners": owners(params["state_dir"], site),
             "root": site.root,
             "state_dir": os.path.realpath(os.path.expanduser(params["state_dir"])),
             "machine": facts.machine(),
-            "unwritable": site.unwritable("sglang/__init__.py") or site.unwritable("x"),
+            "unwritable": (sglang["root"] and site.unwritable("sglang/__init__.py")) or site.unwritable("x"),
         }
 
 
@@ -68,7 +76,8 @@ def apply(params: dict[str, Any]) -> dict[str, Any]:
 
     ``params``: ``patch``, ``place``, ``identity``, ``options`` (any JSON), ``edits``: [{``path``, ``content_b64`` or
     null to remove, ``mode``, ``before_sha256`` or null, optional ``original_b64`` or null: what a revert brings back,
-    when that is not what lies there now}]; optional ``expect``, see ``patch_plan.unexpected``.
+    when that is not what lies there now, optional ``exact``: the mode counts too, else a file keeps its own}]; optional
+    ``expect``, see ``patch_plan.unexpected``.
 
     Raises:
         Refusal: ``no-sglang``, ``not-importable``, ``escapes-root``, ``changed-meanwhile``, ``conflict``,
@@ -130,16 +139,26 @@ def revert(params: dict[str, Any]) -> dict[str, Any]:
 
 
 def _place(params: dict[str, Any]) -> tuple[dict[str, Any], Site]:
-    """SGLang, and where the patch's files lie: ``place`` ``source``, beside it, or ``hook``, below the state folder."""
+    """SGLang, and the folder that a patch's files are relative to.
+
+    ``place``: ``source``, the folder that holds SGLang, which must be able to hold a package; ``site``, the same, to
+    change what is there; ``hook``, below the state folder; or an absolute folder, which needs no SGLang.
+    """
     found = facts.sglang()
+    place = params.get("place", "source")
+    if place.startswith(("/", "~")):
+        folder = os.path.expanduser(place)
+        if not os.path.isdir(folder):
+            raise Refusal("no-root", f"{folder} is not a folder", root=folder)
+        return {**found, "version": None}, Site(folder)  # another SGLang explains no change there
     if found["root"] is None:
         raise Refusal("no-sglang", f"{sys.executable} finds no sglang", python=sys.executable)
-    if params.get("place") == "hook":
+    if place == "hook":
         folder = os.path.join(os.path.expanduser(params["state_dir"]), "hook")
         os.makedirs(folder, mode=0o700, exist_ok=True)
         return found, Site(folder)
     folders = {os.path.realpath(folder) for folder in sys.path if folder}
-    if os.path.realpath(found["site"]) not in folders:
+    if place == "source" and os.path.realpath(found["site"]) not in folders:
         raise Refusal(
             "not-importable",
             f"sglang lies in {found['site']}, which is not on Python's path (an editable install?): "
@@ -196,13 +215,12 @@ def _check_expected(params: dict[str, Any], store: Store, version: str | None) -
 
 
 def _check_owners(params: dict[str, Any], site: Site, edits: list[patch_plan.Edit]) -> None:
-    paths = {edit.path for edit in edits}
-    for name, store in stores(params["state_dir"], site).items():
-        record = store.record()
-        if name == params["patch"] or record is None:
-            continue
-        if shared := sorted(paths & {entry["path"] for entry in record["files"]}):
-            raise Refusal("conflict", f"patch {name!r} already changes {', '.join(shared)}", patch=name, files=shared)
+    held: dict[str, list[str]] = {}
+    for path, name in owners(params["state_dir"], site).items():
+        if name != params["patch"] and any(path == edit.path for edit in edits):
+            held.setdefault(name, []).append(path)
+    for name, shared in held.items():
+        raise Refusal("conflict", f"patch {name!r} already changes {', '.join(shared)}", patch=name, files=shared)
 
 
 def _check_writable(site: Site, changes: list[dict[str, Any]]) -> None:

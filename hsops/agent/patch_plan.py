@@ -23,6 +23,7 @@ class Edit:
         mode: permission bits of a new file.
         before: sha256 of what the client saw; None: no file.
         original: what a revert brings back: bytes, None for no file, or ``AS_IT_LIES``.
+        exact: ``mode`` counts for a file that is there already too.
     """
 
     path: str
@@ -30,6 +31,7 @@ class Edit:
     mode: int
     before: str | None
     original: bytes | str | None
+    exact: bool = False
 
 
 def parse_edit(raw: dict[str, Any]) -> Edit:
@@ -37,7 +39,8 @@ def parse_edit(raw: dict[str, Any]) -> Edit:
     original: bytes | str | None = AS_IT_LIES
     if "original_b64" in raw:
         original = _bytes(raw["original_b64"])
-    return Edit(raw["path"], _bytes(raw["content_b64"]), raw["mode"], raw["before_sha256"], original)
+    content, exact = _bytes(raw["content_b64"]), raw.get("exact", False)
+    return Edit(raw["path"], content, raw["mode"], raw["before_sha256"], original, exact)
 
 
 def check(edits: list[Edit], site: Site) -> None:
@@ -82,8 +85,9 @@ def applying(edits: list[Edit], store: Store) -> tuple[list[dict[str, Any]], lis
     folders = list(record["folders"])
     for edit in edits:
         ours = _is_applied(held.get(edit.path), store.site)
-        change, original = _edited(edit, held[edit.path]["original"] if ours else None, ours, store)
-        entries.append({"path": edit.path, "original": original, "after": change["after"], "cache": False})
+        change, original = _edited(edit, held.get(edit.path, {}).get("original"), ours, store)
+        entry = {"path": edit.path, "original": original, "after": change["after"], "cache": False}
+        entries.append({**entry, "exact": True} if edit.exact else entry)
         entries += _held_caches(edit.path, held) if ours else _present_caches(edit.path, store)
         if not _same(change["before"], change["after"]):
             changes += [change, *_without_caches(edit.path, store)]
@@ -127,6 +131,18 @@ def judge(record: dict[str, Any] | None, site: Site, version: str | None) -> dic
     return {"state": _overall(set(files.values())), **told, "files": files}
 
 
+def originals(store: Store) -> dict[str, dict[str, Any] | None]:
+    """The files of the record as they were before the patch: {``content_b64``, ``mode``, ``sha256``} or None."""
+    record = store.record() or {"files": []}
+    found: dict[str, dict[str, Any] | None] = {}
+    for entry in record["files"]:
+        old = entry["original"]
+        if not entry["cache"]:
+            content = old and base64.b64encode(store.get(old["sha256"])).decode()
+            found[entry["path"]] = old and {"content_b64": content, "mode": old["mode"], "sha256": old["sha256"]}
+    return found
+
+
 def _overall(states: set[str]) -> str:
     if "edited" in states:
         return "foreign"
@@ -136,12 +152,17 @@ def _overall(states: set[str]) -> str:
 
 
 def _entry_state(entry: dict[str, Any], site: Site) -> str:
-    data = site.read(entry["path"])
-    digest = None if data is None else sha256(data)
+    found = site.state(entry["path"])
+    told = _told(found and found[0], entry)
     for name, state in (("applied", entry["after"]), ("original", entry["original"])):
-        if digest == (state and state["sha256"]):
+        if told == _told(state, entry):
             return name
-    return "missing" if digest is None else "edited"
+    return "missing" if found is None else "edited"
+
+
+def _told(state: dict[str, Any] | None, entry: dict[str, Any]) -> tuple[Any, ...] | None:
+    """What of a state the entry is judged by."""
+    return (state["sha256"], state["mode"] if entry.get("exact") else None) if state else None
 
 
 def _adopted(entries: list[dict[str, Any]], site: Site) -> list[str]:
@@ -163,8 +184,8 @@ def _edited(
     change = _change(edit.path, after, store)
     before = change["before"]
     if after and before:
-        after |= {key: before[key] for key in ("mode", "uid", "gid")}
-    if ours:
+        after |= {key: before[key] for key in (("uid", "gid") if edit.exact else ("mode", "uid", "gid"))}
+    if ours or (original and isinstance(edit.original, bytes) and sha256(edit.original) == original["sha256"]):
         return change, original
     if isinstance(edit.original, str) or (before and edit.original and sha256(edit.original) == before["sha256"]):
         return change, before

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hsops.cli.wiring import Session, run
-from hsops.core.errors import HsopsError, PartialError, UsageError
+from hsops.core.errors import ConfigError, HsopsError, PartialError, UsageError
 from hsops.core.parallel import PARALLEL
 from hsops.render.console import Outcome
 
@@ -122,7 +122,7 @@ def _keep(session: Session, rows: list[Row], wish: Wish) -> None:
 
 def _kept(session: Session, wish: Wish) -> tuple[Wish, dict[str, Callable[[], list[Row]]]]:
     """The plan of a file, to be held against its hosts: all of them before any is changed."""
-    from hsops.core.errors import ConfigError, Fault
+    from hsops.core.errors import Fault
     from hsops.deploy import plan_file
 
     if session.options.host or session.options.group:
@@ -169,7 +169,11 @@ def _targets(session: Session, wish: Wish) -> list[Target]:
 
 
 def _rows_of(session: Session, targets: list[Target], wish: Wish) -> list[Row]:
-    return [row for target in targets for row in _rows(session, target, wish)]
+    from hsops.deploy.plan_edits import check_together
+
+    rows = [row for target in targets for row in _rows(session, target, wish)]
+    check_together([row.plan for row in rows])
+    return rows
 
 
 def _rows(session: Session, target: Target, wish: Wish) -> list[Row]:
@@ -178,9 +182,10 @@ def _rows(session: Session, target: Target, wish: Wish) -> list[Row]:
 
     agent = session.agent(target.host)
     try:
-        plans = _reverts(agent, target, wish) if wish.revert else [_wanted(session, agent, target, wish)]
+        plans = _reverts(session, agent, target, wish) if wish.revert else [_wanted(session, agent, target, wish)]
     except HsopsError as error:
-        error.host = error.host or target.host.name
+        if not isinstance(error, ConfigError):  # that is of a file here
+            error.host = error.host or target.host.name
         raise
     rows = []
     for planned in plans:
@@ -190,9 +195,15 @@ def _rows(session: Session, target: Target, wish: Wish) -> list[Row]:
 
 
 def _wanted(session: Session, agent: Agent, target: Target, wish: Wish) -> Plan:
-    from hsops.deploy import do, hook, payload, plan, served
+    from hsops.deploy import do, hook, kinds, payload, plan, served
 
-    wanted = payload.build(session.inventory.patches[target.patch])
+    patch = session.inventory.patches[target.patch]
+    if patch.kind != "hs-dump":
+        local = kinds.Local(session.inventory_path.parent, session.inventory_fault)
+        if wish.status:
+            return kinds.status(agent, patch, local)
+        return kinds.plan(agent, patch, local, force=wish.force)
+    wanted = payload.build(patch)
     source = do.look(agent, target.patch)
     ours = do.look_hook(agent, target.patch, list(wanted.files)) if wanted.place == hook.PLACE else source
     other = source if wanted.place == hook.PLACE else do.look(agent, target.patch, hook.PLACE, ())
@@ -206,10 +217,13 @@ def _wanted(session: Session, agent: Agent, target: Target, wish: Wish) -> Plan:
     return served.checked(planned, agent, _models(session, target), force=wish.force) if planned.needed else planned
 
 
-def _reverts(agent: Agent, target: Target, wish: Wish) -> list[Plan]:
+def _reverts(session: Session, agent: Agent, target: Target, wish: Wish) -> list[Plan]:
     """Out of SGLang's files and out of hsops' own folder, wherever it is; the first also when it is nowhere."""
-    from hsops.deploy import do, hook, plan
+    from hsops.deploy import do, hook, kinds, plan
 
+    patch = session.inventory.patches.get(target.patch)
+    if found := kinds.reverts(agent, target.patch, patch, force=wish.force):
+        return found
     own = do.look_hook(agent, target.patch)
     there = [plan.plan_revert(own, target.patch, force=wish.force, place=hook.PLACE)] if own.recorded.files else []
     source = do.look(agent, target.patch)

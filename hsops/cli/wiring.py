@@ -39,14 +39,19 @@ class Session:
         """The checked inventory."""
         from hsops.core.inventory_file import load
 
-        return load(Path(self.options.inventory or "inventory.yaml"))
+        return load(self.inventory_path)
+
+    @property
+    def inventory_path(self) -> Path:
+        """The inventory's file."""
+        return Path(self.options.inventory or "inventory.yaml")
 
     @cached_property
     def inventory_fault(self) -> Callable[[tuple[str, ...], str], Fault]:
         """Makes a fault of a path in the inventory, with its line."""
         from hsops.core.inventory_file import faults_in
 
-        return faults_in(Path(self.options.inventory or "inventory.yaml"))
+        return faults_in(self.inventory_path)
 
     def server(self, name: str | None) -> ServerSpec:
         """The server ``name``, or the default one; on a host of ``--host`` and ``--group`` where those are given."""

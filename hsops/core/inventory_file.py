@@ -142,15 +142,22 @@ def _references(document: Document, value: Any) -> Iterator[Fault]:
     for name, server in known["servers"].items():
         if isinstance(server, dict):
             yield from missing(("servers", name, "host"), server.get("host"), "hosts")
-            patches = server.get("patches")
-            for i, patch in enumerate(patches if isinstance(patches, list) else ()):
+            given = server.get("patches")
+            patches = given if isinstance(given, list) else []
+            for i, patch in enumerate(patches):
                 yield from missing(("servers", name, "patches", i), patch, "patches")
-                if i:  # hs-dump is the only kind there is
+                if _captures(patch, known) and any(_captures(earlier, known) for earlier in patches[:i]):
                     yield document.fault(
                         ("servers", name, "patches", i), "one server captures once: name one patch of kind hs-dump"
                     )
     if isinstance(value, dict):
         yield from missing(("default",), value.get("default"), "servers")
+
+
+def _captures(patch: Any, known: dict[str, dict[str, Any]]) -> bool:
+    """The patch of this name is, or is taken for, one of kind hs-dump."""
+    entry = known["patches"].get(patch) if isinstance(patch, str) else None
+    return not isinstance(entry, dict) or entry.get("kind", "hs-dump") == "hs-dump"
 
 
 def _mapping(value: Any, section: str) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 from hsops.core.errors import ConfigError, Fault
 
 Path_ = tuple[Hashable, ...]
+ARM = "[kind]"  # begins the tags of a union: no key of a file can be taken for one
 LARGEST = 100_000  # values of one file; a few lines of aliases of aliases make billions
 _UNUSABLE = re.compile("[\0\ud800-\udfff]")  # no path, command line or UTF-8 file can hold these
 
@@ -191,7 +192,7 @@ def _faults(document: Document, model: type[BaseModel], error: ValidationError, 
         if _counts_only_valid_entries(problem):
             continue
         if problem["type"] == "extra_forbidden":
-            known = _fields_at(model, inner[:-1])
+            known = _fields_at(model, [p for p in problem["loc"][:-1] if p in inner or str(p).startswith(ARM)])
             found[path] = document.fault(path, f"unknown key{suggest(str(path[-1]), known)}", at_key=True)
         elif problem["type"] == "missing":
             found[path] = document.fault(path[:-1], f"{path[-1]!r} is missing", at_key=True)
@@ -210,7 +211,7 @@ def _is_real(document: Document, part: Hashable, loc: Sequence[Hashable]) -> boo
     if isinstance(part, int):
         return True
     text = str(part)
-    arms = ("int", "str", "bool", "float", "literal[", "constrained-", "function-", "list[", "[key]", "tuple[")
+    arms = ("int", "str", "bool", "float", "literal[", "constrained-", "function-", "list[", "[key]", "tuple[", ARM)
     return not (text.startswith(arms) and part not in {k[-1] for k in document.keys if k}) or part == loc[0]
 
 
@@ -227,6 +228,7 @@ def _message(problem: Any) -> str:
         "list_type": "a list",
         "tuple_type": "a list",
         "float_type": "a number",
+        "float_parsing": "a number",
     }.get(problem["type"])
     if expected:
         return f"expected {expected}, got {shown}"
@@ -243,10 +245,21 @@ def _fields_at(model: type[BaseModel], path: Sequence[Hashable]) -> list[str]:
         if _is_model(current):
             field = current.model_fields.get(str(part))
             current = field.annotation if field else None
+        elif str(part).startswith(ARM):
+            current = _arm(current, str(part))
         else:  # dict[Name, Model], tuple[Model, ...]: any key leads to the last argument
             arguments = [a for a in getattr(current, "__args__", ()) if a is not Ellipsis]
             current = arguments[-1] if arguments else None
-    return list(current.model_fields) if _is_model(current) else []
+    return [field.alias or name for name, field in current.model_fields.items()] if _is_model(current) else []
+
+
+def _arm(union: Any, tag: str) -> Any:
+    """The member of a tagged union that ``tag`` is the tag of."""
+    members = getattr(getattr(union, "__origin__", union), "__args__", ())
+    for member in members:
+        if any(getattr(mark, "tag", None) == tag for mark in getattr(member, "__metadata__", ())):
+            return member.__origin__
+    return None
 
 
 def _is_model(annotation: Any) -> bool:

@@ -12,7 +12,6 @@ from hsops.core.errors import AgentError, HsopsError, LockedError, RemoteError, 
 from hsops.deploy import facts as facts_
 from hsops.deploy import hook
 from hsops.deploy.facts import Facts
-from hsops.deploy.payload import FILE_MODE
 from hsops.deploy.plan import READ, Plan
 from hsops.payload.hsops_hs_dump.strategy import HOOK_FLAG
 from hsops.remote.agent import Agent
@@ -42,6 +41,17 @@ def look(agent: Agent, patch: str, place: str = "source", read: Sequence[str] = 
         raise explained(error, agent) from None
 
 
+def look_recorded(agent: Agent, patch: str, place: str, read: Sequence[str] = ()) -> Facts:
+    """As ``look``, and the record's files too, with what they were before the patch."""
+    try:
+        found = agent.call(
+            "patch-inspect", deadline=CHANGE, patches=[patch], place=place, read=list(read), originals=True
+        )
+        return facts_.parse(found, patch, list(found["files"]))
+    except AgentError as error:
+        raise explained(error, agent) from None
+
+
 def look_hook(agent: Agent, patch: str, wanted: Sequence[str] = ()) -> Facts:
     """What the host has in hsops' own folder: the files of ``wanted`` and those that are recorded."""
     recorded = look(agent, patch, hook.PLACE, ()).recorded
@@ -58,7 +68,8 @@ def apply(agent: Agent, plan: Plan) -> Done:
         {
             "path": edit.path,
             "content_b64": _text(edit.content),
-            "mode": FILE_MODE,
+            "mode": edit.mode,
+            "exact": edit.exact,
             "before_sha256": edit.before,
             "original_b64": _text(edit.original),
         }
@@ -147,7 +158,8 @@ _MEANING = {
     "no-room": ("a disk of the host is full", "free some room there (df {path}), then run it again"),
     "not-written": ("the host's system refused", "put that right on the host, then run it again"),
     "changed-meanwhile": ("somebody else works there", "hsops deploy again"),
-    "conflict": ("one SGLang can hold one hs-dump", "hsops deploy --revert {patch}"),
+    "conflict": ("two patches on one file could not be taken out one by one", "hsops deploy --revert {patch}"),
+    "no-root": ("the patch's files are relative to it", "set patches.<name>.root in inventory.yaml"),
     "foreign": ("a revert would undo that too", "hsops deploy --revert --force"),
     "not-a-file": ("hsops replaces files only", "look what it is for, and move it out of the way"),
     "damaged": (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -96,6 +96,8 @@ class Facts:
         unwritable: why the files cannot be changed; empty when they can.
         hooks: its command line has ``--forward-hooks``.
         seen: what a plan made of this rests on.
+        originals: the record's files as they were before the patch, where that was asked for; None: no file.
+        places: the folders that the patch is recorded in.
     """
 
     version: str
@@ -106,6 +108,13 @@ class Facts:
     unwritable: str
     hooks: bool = True
     seen: Seen = Seen()
+    originals: Mapping[str, FileFacts | None] = field(default_factory=dict)
+    places: tuple[str, ...] = ()
+
+    @property
+    def root(self) -> str:
+        """The folder that ``files`` is relative to."""
+        return self.seen.root
 
     def content(self, path: str) -> bytes:
         """A file's bytes; empty when it is not there."""
@@ -118,7 +127,7 @@ def parse(raw: dict[str, Any], patch: str, read: Sequence[str] = ()) -> Facts:
     told = raw["patches"][patch]
     return Facts(
         version=raw["sglang"]["version"] or "",
-        site=raw["sglang"]["site"],
+        site=raw["sglang"]["site"] or "",
         recorded=Recorded(
             state=told["state"],
             identity=told["identity"] or "",
@@ -139,6 +148,8 @@ def parse(raw: dict[str, Any], patch: str, read: Sequence[str] = ()) -> Facts:
             read=tuple(read),
             files={path: found and found["sha256"] for path, found in raw["files"].items()},
         ),
+        originals={path: _file(found) for path, found in told["originals"].items()},
+        places=tuple(raw["places"][patch]),
     )
 
 

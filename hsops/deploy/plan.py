@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from hsops.core.errors import ForeignError, RemoteError, UnsupportedError
 from hsops.core.versions import numbers, within
 from hsops.deploy.facts import Facts, Seen
-from hsops.deploy.payload import PACKAGE, Payload, has_stanza, with_stanza, without_stanza
+from hsops.deploy.payload import FILE_MODE, PACKAGE, Payload, has_stanza, with_stanza, without_stanza
 from hsops.payload.hsops_hs_dump.strategy import FIRST, LAST, REGISTRY_FILE
 
 # where the stanza stood up to hsops 0.1: a host may still have it there
@@ -20,12 +20,20 @@ READ = (REGISTRY_FILE, OLD_MODULE, f"{PACKAGE}/*.py", f"{PACKAGE}/*.json")
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One file that changes. ``kind``: new, append, update, restore or remove; None bytes: no file."""
+    """One file that changes.
+
+    Args:
+        kind: new, append, update, restore, remove or mode.
+        path: relative to the place.
+        before, after: its bytes; None: no file.
+        note: what there is to say of it; "" when its lines tell.
+    """
 
     kind: str
     path: str
     before: bytes | None
     after: bytes | None
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +45,15 @@ class Edit:
         content: None removes it.
         before: sha256 of what is there; None: nothing.
         original: what a revert brings back when the host has no record of the file being ours.
+        mode: permission bits of a new file; with ``exact`` of any.
     """
 
     path: str
     content: bytes | None
     before: str | None
     original: bytes | None
+    mode: int = FILE_MODE
+    exact: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +67,7 @@ class Plan:
         sglang: SGLang's version.
         actions: the files that change.
         edits: all files of the patch, for the agent; empty in a plan to revert.
-        place: where the files lie, ``source`` or ``hook``.
+        place: where the files lie: ``source``, ``hook``, ``site`` or an absolute folder.
         warnings: what the user should know.
         seen: what the plan rests on.
     """
@@ -72,6 +83,7 @@ class Plan:
     warnings: tuple[str, ...] = field(default=())
     place: str = "source"
     seen: Seen = field(default_factory=Seen)
+    kind: str = "hs-dump"
 
     @property
     def changes(self) -> int:
@@ -179,6 +191,19 @@ def state_of(facts: Facts, identity: str) -> tuple[str, str]:
         facts: the host.
         identity: of the wanted patch.
     """
+    if facts.recorded.state != "absent":
+        return recorded_state(facts, identity)
+    present = [path for path, found in facts.files.items() if found and path.startswith(f"{PACKAGE}/")]
+    if present or any(has_stanza(facts.content(path)) for path in (REGISTRY_FILE, OLD_MODULE)):
+        return (
+            "foreign",
+            "it was put there from another state_dir or by hand: this host's state_dir has no record of it",
+        )
+    return "absent", ""
+
+
+def recorded_state(facts: Facts, identity: str) -> tuple[str, str]:
+    """As ``state_of``, by the host's record alone, for a patch of any kind."""
     recorded = facts.recorded
     if recorded.state == "applied":
         return ("applied", "") if recorded.identity == identity else ("stale", f"it is {recorded.identity}")
@@ -187,12 +212,6 @@ def state_of(facts: Facts, identity: str) -> tuple[str, str]:
     if recorded.state == "foreign":
         edited = [path for path, told in recorded.files.items() if told == "edited"]
         return "foreign", f"somebody edited {', '.join(edited)} after hsops"
-    present = [path for path, found in facts.files.items() if found and path.startswith(f"{PACKAGE}/")]
-    if present or any(has_stanza(facts.content(path)) for path in (REGISTRY_FILE, OLD_MODULE)):
-        return (
-            "foreign",
-            "it was put there from another state_dir or by hand: this host's state_dir has no record of it",
-        )
     return "absent", ""
 
 

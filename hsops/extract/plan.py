@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from hsops.core.dumps import FINAL_STATES, ITEM_BYTES, Sample, token_hash
 from hsops.core.errors import Fault, UsageError
-from hsops.core.inventory import HsDumpPatch, ServerSpec
+from hsops.core.inventory import PatchSpec, ServerSpec
 from hsops.core.prompts import Prompt
 
 HEADER_BYTES = 1024  # of a safetensors file with two or three tensors: a few hundred, rounded up
@@ -93,15 +93,16 @@ def difference(sample: Sample, prompt: Prompt, capture: Capture) -> str:
     return "" if found == capture else f"with {found}; wanted are {capture}"
 
 
-def capture_of(server: ServerSpec, patches: Mapping[str, HsDumpPatch]) -> Capture:
+def capture_of(server: ServerSpec, patches: Mapping[str, PatchSpec]) -> Capture:
     """What the inventory says that the server captures.
 
     Raises:
         UsageError: nothing.
     """
     for name in server.patches:
-        if patches[name].kind == "hs-dump":
-            return Capture(patches[name].boundaries, patches[name].final)
+        patch = patches[name]
+        if patch.kind == "hs-dump":
+            return Capture(patch.boundaries, patch.final)
     raise UsageError(
         f"server {server.name!r} captures nothing: none of its patches is of kind hs-dump",
         fix=f"inventory.yaml: servers.{server.name}.patches: [hs-dump]",

@@ -9,7 +9,7 @@ from typing import Any
 from hsops.core.deadline import QUICK
 from hsops.core.errors import AgentError, HsopsError, UnhealthyError
 from hsops.core.events import Emit, Note
-from hsops.core.inventory import HsDumpPatch, ServerSpec
+from hsops.core.inventory import PatchSpec, ServerSpec
 from hsops.core.runs import Run, parse_run
 from hsops.launch import needs
 from hsops.launch.plan import Deployed, Plan
@@ -33,7 +33,7 @@ class Started:
     fresh: bool
 
 
-def inspect(agent: Agent, server: ServerSpec, patches: Sequence[HsDumpPatch]) -> Deployed:
+def inspect(agent: Agent, server: ServerSpec, patches: Sequence[PatchSpec]) -> Deployed:
     """What is deployed on the host for ``server``.
 
     Raises:
@@ -43,18 +43,18 @@ def inspect(agent: Agent, server: ServerSpec, patches: Sequence[HsDumpPatch]) ->
     found = _inspect(agent, server, "source", patches)
     hook = ""
     for patch in patches:
-        there = found if patch.method == "source" else _inspect(agent, server, patch.method, [patch])
+        there = found if patch.place in ("source", "site") else _inspect(agent, server, patch.place, [patch])
         state = there["patches"][patch.name]
         if state["state"] != "applied":
-            raise _not_deployed(agent, server, patch.name, f"is {state['state']}")
+            raise _not_deployed(agent, server, patch, f"is {state['state']}")
         if other := _options_differ(patch, state.get("options") or {}):
-            raise _not_deployed(agent, server, patch.name, f"was deployed with other options ({other})")
+            raise _not_deployed(agent, server, patch, f"was deployed with other options ({other})")
         identities[patch.name] = state["identity"]
-        hook = hook if patch.method == "source" else f"{there['root']}/{state['identity']}"
+        hook = f"{there['root']}/{state['identity']}" if patch.place == "hook" else hook
     return Deployed(str(found["sglang"]["version"] or ""), identities, _known(found["flags"]), hook)
 
 
-def _inspect(agent: Agent, server: ServerSpec, place: str, patches: Sequence[HsDumpPatch]) -> dict[str, Any]:
+def _inspect(agent: Agent, server: ServerSpec, place: str, patches: Sequence[PatchSpec]) -> dict[str, Any]:
     names = [patch.name for patch in patches]
     try:
         return agent.call("patch-inspect", deadline=QUICK, place=place, patches=names, flags=needs.ADDED)
@@ -124,17 +124,20 @@ def _refused(error: AgentError, server: str, host: str, port: int | str = "") ->
     return AgentError(error.message, code=error.code, detail=error.detail, host=host, why=error.why, fix=fix)
 
 
-def _options_differ(patch: HsDumpPatch, options: dict[str, Any]) -> str:
+def _options_differ(patch: PatchSpec, options: dict[str, Any]) -> str:
     """The options that were deployed otherwise than the inventory says now; "" when they agree."""
+    if patch.kind != "hs-dump":  # what it was made of is judged by deploy, which reads it
+        return ""
     wanted = {"boundaries": list(patch.boundaries), "final": patch.final}
     differ = {name: options[name] for name, value in wanted.items() if name in options and options[name] != value}
     return ", ".join(f"{name} {value}" for name, value in differ.items())
 
 
-def _not_deployed(agent: Agent, server: ServerSpec, patch: str, what: str) -> HsopsError:
+def _not_deployed(agent: Agent, server: ServerSpec, patch: PatchSpec, what: str) -> HsopsError:
+    lacks = ": without it the server would run and capture nothing" if patch.kind == "hs-dump" else ""
     return HsopsError(
-        f"patch {patch} {what}",
+        f"patch {patch.name} {what}",
         host=agent.host.name,
-        why=f"server {server.name} needs it: without it the server would run and capture nothing",
+        why=f"server {server.name} needs it{lacks}",
         fix=f"hsops deploy --server {server.name}",
     )

@@ -70,6 +70,7 @@ def _entry(row: Row, with_diff: bool) -> dict[str, Any]:
     entry = {
         "host": row.host,
         "patch": plan.patch,
+        "kind": plan.kind,
         "state": plan.state,
         "reason": plan.reason,
         "identity": plan.identity,
@@ -90,11 +91,12 @@ def _entry(row: Row, with_diff: bool) -> dict[str, Any]:
 def _title(row: Row) -> str:
     plan = row.plan
     state = plan.state + (f": {plan.reason}" if plan.reason else "")
-    return f"{row.host} · {plan.patch} {plan.identity or '-'} · SGLang {plan.sglang or '?'} · {state}"
+    where = plan.place if plan.place.startswith(("/", "~")) else f"SGLang {plan.sglang or '?'}"
+    return f"{row.host} · {plan.patch} {plan.identity or '-'} · {where} · {state}"
 
 
 def _actions(plan: Plan) -> Iterator[str]:
-    place = "site-packages" if plan.place == "source" else f"<state_dir>/{plan.place}"
+    place = {"hook": "<state_dir>/hook", "source": "site-packages", "site": "site-packages"}.get(plan.place, plan.place)
     inside: dict[tuple[str, str], list[Action]] = {}  # with method: hook each identity has a folder of its own
     for action in plan.actions:
         folder, package, _ = action.path.rpartition(f"{PACKAGE}/")
@@ -109,6 +111,8 @@ def _actions(plan: Plan) -> Iterator[str]:
 
 
 def _note(action: Action) -> str:
+    if action.note:
+        return action.note
     before, after = (action.before or b"").count(b"\n"), (action.after or b"").count(b"\n")
     if action.kind == "append":
         return f"{after - before} lines, inert unless SGLANG_HS_DUMP_DIR is set"
