@@ -61,7 +61,10 @@ def unexpected(expect: dict[str, Any], record: dict[str, Any] | None, site: Site
     ``expect``: ``serial`` of the record (null: none), ``sglang``, ``read`` (patterns) and ``files`` {path: sha256 or
     null}, the answer to them.
     """
-    now = {path: found and sha256(found) for path, found in ((p, site.read(p)) for p in wanted(site, expect["read"]))}
+    now = {
+        path: None if found is None else sha256(found)
+        for path, found in ((p, site.read(p)) for p in wanted(site, expect["read"]))
+    }
     then: dict[str, Any] = expect["files"]
     differ = sorted(path for path in now.keys() | then.keys() if now.get(path) != then.get(path))
     if (record["serial"] if record else None) != expect["serial"]:
