@@ -13,6 +13,8 @@ from hsops.agent.serve import serve
 
 VERBS = {
     "hello": "facts:hello",
+    "clock": "facts:clock",
+    "doctor": "doctor:doctor",
     "model-read": "facts:model",
     "patch-inspect": "patch:inspect",
     "patch-apply": "patch:apply",

@@ -9,6 +9,7 @@ import platform
 import re
 import socket
 import sys
+import time
 from typing import Any
 
 MINIMUM = (3, 10)
@@ -30,6 +31,11 @@ def hello(params: "dict[str, Any]") -> "dict[str, Any]":
     if params.get("dumps"):
         found["dumps"] = space(params["dumps"])
     return found
+
+
+def clock(_params: "dict[str, Any]") -> "dict[str, float]":
+    """``time``: the host's clock, in seconds since the epoch."""
+    return {"time": time.time()}
 
 
 def model(params: "dict[str, Any]") -> "dict[str, Any]":

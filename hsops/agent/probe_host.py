@@ -67,7 +67,7 @@ def folder(path: str) -> "dict[str, Any]":
         "exists": nearest == real,
         "free": stat.f_bavail * stat.f_frsize,
         "total": stat.f_blocks * stat.f_frsize,
-        "writable": os.access(nearest, os.W_OK) and not stat.f_flag & os.ST_RDONLY,
+        "writable": os.path.isdir(nearest) and os.access(nearest, os.W_OK | os.X_OK) and not stat.f_flag & os.ST_RDONLY,
     }
 
 

@@ -1,9 +1,10 @@
-"""``hsops doctor``: can the hosts be reached and used?"""
+"""``hsops doctor``: can the hosts be reached, and is there anything that a launch would trip over?"""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -12,34 +13,61 @@ from hsops.render.console import Outcome, error_lines
 
 if TYPE_CHECKING:
     from hsops.core.inventory import HostSpec
+    from hsops.doctor.findings import Facts, Wanted
 
 
 def doctor(ctx: typer.Context) -> None:
-    """Reach the default server's host, or those named, and show Python, SGLang and free dump space."""
+    """Look at the default server's host, or those named, before a launch: what is wrong, why it matters, what to do.
+
+    A blocker gives exit code 1. Nothing is changed.
+    """
     run(ctx, "doctor", _doctor)
 
 
 def _doctor(session: Session) -> Outcome:
     """Every host is looked at, also after one that cannot be used; the first failure gives the exit code."""
     from hsops.cli.rollout import ask
+    from hsops.doctor import client
+    from hsops.doctor.examine import judge
+    from hsops.render import doctor as render
 
-    rows, refused = ask(session, {spec.name: partial(_hello, session, spec) for spec in session.hosts()})
+    looked, refused = ask(session, {spec.name: partial(_look, session, spec) for spec in session.hosts()})
     failed = list(refused.values())
-    if failed and not rows and len(failed) == 1:
+    if failed and not looked and len(failed) == 1:
         raise failed[0]
-    lines = [_line(name, facts) for name, facts in rows.items()]
-    lines += [line for error in failed for line in error_lines(error)]
+    here, lines = list(client.judge(client.facts())), list[str]()
+    found, data = list(here), dict[str, object]()
+    for name, (facts, seconds) in looked.items():
+        own = judge(facts)
+        found += own
+        lines += [render.host_line(name, facts, seconds), *render.finding_lines(name, own)]
+        data[name] = {**facts.look("hello"), "round_trip_s": round(seconds, 4), "facts": facts.raw,
+                      "findings": [asdict(one) for one in own]}  # fmt: skip
+    lines += [*render.finding_lines("here", here), *(line for error in failed for line in error_lines(error))]
     errors = tuple(entry for error in failed for entry in error.as_json())
-    return Outcome({"hosts": rows}, lines, failed[0].exit_code if failed else 0, errors)
+    blocked = any(one.level == "blocker" for one in found)
+    lines.append(render.closing(found))
+    shown = {"hosts": data, "client": [asdict(one) for one in here]}
+    return Outcome(shown, lines, failed[0].exit_code if failed else int(blocked), errors)
 
 
-def _hello(session: Session, spec: HostSpec) -> dict[str, Any]:
-    return session.agent(spec).call("hello", dumps=spec.dumps)
+def _look(session: Session, spec: HostSpec) -> tuple[Facts, float]:
+    from hsops.doctor.examine import look
+
+    return look(session.agent(spec), _wanted(session, spec), spec.dumps)
 
 
-def _line(name: str, facts: dict[str, Any]) -> str:
-    from hsops.render.progress import size
+def _wanted(session: Session, spec: HostSpec) -> list[Wanted]:
+    """The servers that are to run on a host."""
+    from hsops.doctor.findings import Wanted
 
-    sglang, dumps = facts["sglang"]["version"] or "not found", facts["dumps"]
-    free = f"{size(dumps['free'])} free for {dumps['path']}"
-    return f"{name}  Python {facts['python']} · SGLang {sglang} · {free} · {facts['hostname']}"
+    return [
+        Wanted(
+            name=one.name,
+            model=one.model,
+            tp=one.tp,
+            port=one.port if isinstance(one.port, int) else None,
+        )
+        for one in session.inventory.servers.values()
+        if one.host == spec.name
+    ]

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from hsops.core.units import size
 from hsops.deploy.do import Done
 from hsops.deploy.payload import PACKAGE
 from hsops.deploy.plan import Action, Plan
-from hsops.render.progress import size
 
 WIDTH = 58
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict
 
+from hsops.core.units import size
 from hsops.extract.extract import Extracted
 from hsops.render.console import Outcome
-from hsops.render.progress import clock, size
+from hsops.render.progress import clock
 
 SHOWN = 10
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict
 
+from hsops.core.units import size
 from hsops.fetch.fetch import Fetched
 from hsops.render.console import Outcome
-from hsops.render.progress import size
 
 SHOWN = 10
 

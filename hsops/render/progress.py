@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from hsops.core.events import Progress
+from hsops.core.units import size
 
 EVERY_S = 10.0  # in a pipe: often enough to see that it lives, seldom enough to read the log afterwards
 
@@ -13,15 +14,6 @@ EVERY_S = 10.0  # in a pipe: often enough to see that it lives, seldom enough to
 def line(event: Progress) -> str:
     """``extract  6,212 / 10,000 samples · 4,310 samples/s · 14:50 to go · 0 failed``."""
     return f"{event.task}  " + " · ".join(_parts(event))
-
-
-def size(count: float) -> str:
-    """Bytes for people, in binary units: ``924 GiB``, ``1.02 GiB``, ``512 B``."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(count) < 1024:
-            return f"{count:,.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.3g} {unit}"
-        count /= 1024
-    return f"{count:.3g} TiB"
 
 
 def clock(seconds: float) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict
 
+from hsops.core.units import size
 from hsops.render.console import Outcome
-from hsops.render.progress import size
 from hsops.verify.verify import Verified
 
 SHOWN = 40

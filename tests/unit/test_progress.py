@@ -3,7 +3,8 @@
 import pytest
 
 from hsops.core.events import Progress
-from hsops.render.progress import Pace, clock, line, size
+from hsops.core.units import size
+from hsops.render.progress import Pace, clock, line
 
 
 def test_a_line_names_done_total_rate_and_time_to_go():

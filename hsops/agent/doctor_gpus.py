@@ -1,0 +1,73 @@
+"""What nvidia-smi tells of GPUs before a launch. It can block for 45 s and more: every call has a deadline."""
+
+import re
+import shutil
+import subprocess
+from typing import Any
+
+from hsops.agent import procs
+from hsops.agent.probe_tools import CouldNot, denied
+
+FIELDS = {
+    "index": "index",
+    "uuid": "uuid",
+    "name": "name",
+    "driver": "driver_version",
+    "capability": "compute_cap",
+    "memory": "memory.used",
+    "memory_total": "memory.total",
+    "util": "utilization.gpu",
+    "power": "power.draw",
+    "pstate": "pstate",
+    "link_gen": "pcie.link.gen.current",
+    "link_gen_max": "pcie.link.gen.max",
+    "link_width": "pcie.link.width.current",
+    "link_width_max": "pcie.link.width.max",
+}
+
+
+def gpus(timeout: float) -> "list[dict[str, str]]":
+    """Every GPU, by the names of ``FIELDS``; what nvidia-smi does not know (``[N/A]``) is left out."""
+    said = _run([f"--query-gpu={','.join(FIELDS.values())}", "--format=csv,noheader,nounits"], timeout)
+    return [row(line, list(FIELDS)) for line in said.splitlines() if line.strip()]
+
+
+def cuda(timeout: float) -> str:
+    """The newest CUDA that the driver serves, as ``13.0``; empty when it does not tell."""
+    found = re.search(r"CUDA Version: *(\d+\.\d+)", _run([], timeout))
+    return found.group(1) if found else ""
+
+
+def peers(timeout: float) -> str:
+    """``topo -p2p r`` as it is: which GPUs may read each other's memory."""
+    return _run(["topo", "-p2p", "r"], timeout)[:20000]
+
+
+def holders(timeout: float) -> "list[dict[str, Any]]":
+    """Processes that hold GPU memory: ``pid``, ``mib``, ``uuid`` of the GPU, ``command`` ("" when it is hidden)."""
+    said = _run(["--query-compute-apps=pid,used_memory,gpu_uuid", "--format=csv,noheader,nounits"], timeout)
+    rows = [row(line, ["pid", "mib", "uuid"]) for line in said.splitlines() if line.strip()]
+    return [{**row, "command": procs.title(int(row["pid"]))[:200]} for row in rows if row.get("pid", "").isdigit()]
+
+
+def row(line: str, names: "list[str]") -> "dict[str, str]":
+    """One line of CSV; what nvidia-smi does not know (``[N/A]``) is left out."""
+    words = [word.strip() for word in line.split(",")]
+    return {name: word for name, word in zip(names, words, strict=False) if word and not word.startswith("[")}
+
+
+def _run(words: "list[str]", timeout: float) -> str:
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        raise CouldNot("not-found", "no nvidia-smi on PATH")
+    try:
+        done = subprocess.run(
+            [tool, *words], stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise CouldNot("timed-out", f"nvidia-smi was not done after {timeout:g} s") from error
+    said = done.stdout.decode("utf-8", "replace")
+    if done.returncode != 0:
+        lines = (said or done.stderr.decode("utf-8", "replace")).strip().splitlines() or ["no output"]
+        raise CouldNot("not-permitted" if denied(lines) else "failed", f"nvidia-smi: {lines[0][:200]}")
+    return said

@@ -1,0 +1,1 @@
+"""``hsops doctor``: what a launch will stand on, judged before anything is started."""

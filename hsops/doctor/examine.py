@@ -1,0 +1,65 @@
+"""Look at a host, and judge: facts in, findings out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from hsops.core.deadline import Deadline
+from hsops.doctor import rules_gpu, rules_host
+from hsops.doctor.findings import Facts, Finding, Wanted
+from hsops.remote.agent import Agent
+
+_DEADLINE = Deadline(idle=30.0, total=30.0)
+_QUIET = ("not-found", "not-needed")
+_EXPLAINED = ("gpus", "cuda", "peers", "holders")  # one sentence about nvidia-smi is enough
+
+RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
+    rules_host.python,
+    rules_gpu.present,
+    rules_gpu.driver,
+    rules_gpu.memory_held,
+    rules_gpu.wedged,
+    rules_gpu.faults,
+    rules_gpu.link,
+    rules_gpu.peers,
+    rules_host.models,
+    rules_host.ports,
+    rules_host.strangers,
+    rules_host.room,
+    rules_host.limits,
+    rules_host.insight,
+    rules_host.clock,
+)
+
+
+def look(agent: Agent, servers: Sequence[Wanted], dumps: str) -> tuple[Facts, float]:
+    """The facts of a host, and the seconds that one round trip takes.
+
+    Args:
+        agent: of the host.
+        servers: of the inventory that are to run there.
+        dumps: the folder of hidden states.
+
+    Raises:
+        UnreachableError, RemoteError: the host cannot be reached, or its Python cannot be used.
+    """
+    asked = [{"name": s.name, "model": s.model, "port": s.port} for s in servers]
+    raw = agent.call("doctor", deadline=_DEADLINE, dumps=dumps, servers=asked)
+    began = time.monotonic()
+    now = agent.call("clock", deadline=_DEADLINE)["time"]
+    took = time.monotonic() - began
+    return Facts(raw, servers, dumps, skew_s=now - (time.time() - took / 2)), took
+
+
+def judge(facts: Facts) -> list[Finding]:
+    """What is not as it should be: blockers, then warnings, then what could not be looked at."""
+    found = [finding for rule in RULES for finding in rule(facts)]
+    found += [
+        Finding("note", "look", f"no look at {blind['look']}: {blind['message']}")
+        for blind in facts.raw["could_not"]
+        if blind["why"] not in _QUIET and blind["look"] not in _EXPLAINED
+    ]
+    if not facts.gpus and (blind := facts.blind("gpus")) and blind["why"] == "not-found":
+        found.append(Finding("note", "gpu", "no nvidia-smi here: nothing is known of GPUs"))
+    return sorted(found, key=lambda finding: ("blocker", "warning", "note").index(finding.level))
