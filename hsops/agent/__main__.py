@@ -15,6 +15,7 @@ VERBS = {
     "hello": "facts:hello",
     "clock": "facts:clock",
     "doctor": "doctor:doctor",
+    "env-look": "facts:environment",
     "model-read": "facts:model",
     "patch-inspect": "patch:inspect",
     "patch-apply": "patch:apply",

@@ -1,5 +1,6 @@
 """What this host is: interpreter, SGLang, space."""
 
+import contextlib
 import glob
 import importlib.metadata
 import importlib.util
@@ -13,6 +14,8 @@ import time
 from typing import Any
 
 MINIMUM = (3, 10)
+_READERS = ("srt/environ.py", "srt/utils/*.py", "srt/utils.py", "**/*.py")  # of variables; the rest takes seconds
+_VARIABLE = re.compile(rb"\bSGL(?:ANG)?_[A-Z0-9_]*[A-Z0-9]\b")
 
 
 def hello(params: "dict[str, Any]") -> "dict[str, Any]":
@@ -91,6 +94,25 @@ def flags(site: str, wanted: "list[str]") -> "dict[str, bool]":
         known.update(re.findall(r"""["']--([a-z0-9][a-z0-9-]*)["']""", text))
         known.update(name.replace("_", "-") for name in re.findall(r"^    ([a-z]\w*): A\[", text, re.MULTILINE))
     return {flag: flag in known for flag in wanted}
+
+
+def environment(params: "dict[str, Any]") -> "dict[str, list[str]]":
+    """What values of environment variables may speak of. ``params``: ``wanted``, the variables.
+
+    ``interfaces`` of the network, ``cards``: InfiniBand or RoCE devices, ``names``: variables that SGLang's code reads,
+    all of them unless those ``wanted`` were found before.
+    """
+    root, names = sglang()["root"], set[bytes]()
+    wanted = {name.encode() for name in params["wanted"] if name.startswith(("SGLANG_", "SGL_"))}
+    for pattern in _READERS if root else ():
+        for path in glob.iglob(os.path.join(root, pattern), recursive=True):
+            with contextlib.suppress(OSError), open(path, "rb") as file:
+                names.update(_VARIABLE.findall(file.read()))
+        if wanted <= names:
+            break
+    folders = {"interfaces": "/sys/class/net", "cards": "/sys/class/infiniband"}
+    found = {name: sorted(os.listdir(path)) if os.path.isdir(path) else [] for name, path in folders.items()}
+    return {**found, "names": sorted(name.decode() for name in names)}
 
 
 def machine() -> "dict[str, str]":

@@ -79,12 +79,19 @@ def bring_up(session: Session, wish: Wish) -> Outcome:
 
 def _plan(session: Session, agent: Agent, spec: ServerSpec) -> Plan:
     from hsops.launch.plan import plan
-    from hsops.launch.start import inspect
+    from hsops.launch.start import inspect, machine
 
     patches = [session.inventory.patches[name] for name in spec.patches]
     captures = any(patch.kind == "hs-dump" for patch in patches)
     host = session.inventory.hosts[spec.host]
-    return plan(spec, host, inspect(agent, spec, patches), captures=captures, fault=session.inventory_fault)
+    return plan(
+        spec,
+        host,
+        inspect(agent, spec, patches),
+        captures=captures,
+        machine=machine(agent, spec.env),
+        fault=session.inventory_fault,
+    )
 
 
 def _start(session: Session, agent: Agent, plan: Plan, wish: Wish) -> tuple[Started, bool]:

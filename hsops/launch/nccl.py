@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +80,3 @@ KNOWN = frozenset(
         *("WARN_ENABLE_DEBUG_INFO", "WIN_ENABLE", "WORK_ARGS_BYTES", "WORK_FIFO_BYTES"),
     )
 )
-
-
-def misspelt(name: str) -> str | None:
-    """The variable that ``name`` was probably meant to be; None when it is known, or like nothing known."""
-    if not name.startswith("NCCL_") or name in KNOWN:
-        return None
-    return next(iter(get_close_matches(name, KNOWN, n=1, cutoff=0.9)), None)

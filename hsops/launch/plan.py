@@ -12,7 +12,7 @@ from hsops.core.command import Command
 from hsops.core.errors import ConfigError, Fault
 from hsops.core.inventory import HostSpec, Scalar, ServerSpec
 from hsops.core.secret import MASK, is_secret_flag, is_secret_variable, value_of
-from hsops.launch import hook, nccl, needs
+from hsops.launch import env_lint, hook, nccl, needs
 
 Path_ = tuple[str, ...]
 Args = dict[str, Scalar | list[Scalar]]  # flags without dashes
@@ -116,18 +116,20 @@ def plan(
     deployed: Deployed,
     *,
     captures: bool,
+    machine: env_lint.Machine = env_lint.Machine(),
     fault: Callable[[Path_, str], Fault] = nowhere,
 ) -> Plan:
     """The command and environment of ``server``.
 
     Args:
         captures: one of its patches is hs-dump.
+        machine: what the host has, for the environment's values.
         fault: makes a fault of a path in the inventory, with its line.
 
     Raises:
         ConfigError: the server's entry contradicts itself or its patch; every fault at once.
     """
-    _refuse(server, captures=captures, fault=fault)
+    _refuse(server, machine, captures=captures, fault=fault)
     args, notes = _arguments(server, deployed, captures=captures)
     argv = _argv(server, args)
     env = _environment(server, deployed, captures=captures)
@@ -143,15 +145,17 @@ def plan(
         listen=str(args.get("host", "127.0.0.1")),
         dump_dir=f"{host.dumps}/{server.name}" if captures else "",
         deployed=deployed,
-        notes=notes,
+        notes=(*notes, *env_lint.warnings(env)),
         spec_hash=_hash(argv, env, server, host, deployed),
         secrets=tuple(str(value) for name, value in args.items() if is_secret_flag(f"--{name}")),
     )
 
 
-def _refuse(server: ServerSpec, *, captures: bool, fault: Callable[[Path_, str], Fault]) -> None:
+def _refuse(
+    server: ServerSpec, machine: env_lint.Machine, *, captures: bool, fault: Callable[[Path_, str], Fault]
+) -> None:
     clashes = [*_clashes(server)] if captures else []
-    if faults := [*_faults(server), *clashes]:
+    if faults := [*_faults(server, machine), *clashes]:
         placed = [fault(("servers", server.name, *path), message) for path, message in faults]
         placed.sort(key=lambda one: (one.line, one.column))
         raise ConfigError(placed, fix=_LEAVE_OUT.format(server=server.name) if clashes else "")
@@ -185,16 +189,16 @@ def _environment(server: ServerSpec, deployed: Deployed, *, captures: bool) -> d
     }
 
 
-def _faults(server: ServerSpec) -> Iterator[tuple[Path_, str]]:
+def _faults(server: ServerSpec, machine: env_lint.Machine) -> Iterator[tuple[Path_, str]]:
     for name, value in server.args.items():
         field = _FIELDS.get(_flag(name))
         if field and str(value) != str(getattr(server, field)):
             yield ("args", name), f"{value!r} contradicts {field}: {getattr(server, field)!r}; keep one"
     if server.nccl and server.nccl not in nccl.PROFILES:
         yield ("nccl",), f"no profile {server.nccl!r}; there are {', '.join(nccl.PROFILES)}"
-    for name in server.env:
-        if meant := nccl.misspelt(name):
-            yield ("env", name), f"not a variable that NCCL reads; did you mean {meant}?"
+    profile = nccl.PROFILES.get(server.nccl or "")
+    for name, said in env_lint.faults(server.env, profile.env if profile else {}, machine, server.tp):
+        yield ("env", name), said
 
 
 def _clashes(server: ServerSpec) -> Iterator[tuple[Path_, str]]:

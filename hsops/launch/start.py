@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from hsops.core.events import Emit, Note
 from hsops.core.inventory import PatchSpec, ServerSpec
 from hsops.core.runs import Run, parse_run
 from hsops.launch import needs
+from hsops.launch.env_lint import Machine, wants_machine
 from hsops.launch.plan import Deployed, Plan
 from hsops.remote.agent import Agent
 from hsops.remote.runs import stop_run
@@ -52,6 +53,14 @@ def inspect(agent: Agent, server: ServerSpec, patches: Sequence[PatchSpec]) -> D
         identities[patch.name] = state["identity"]
         hook = f"{there['root']}/{state['identity']}" if patch.place == "hook" else hook
     return Deployed(str(found["sglang"]["version"] or ""), identities, _known(found["flags"]), hook)
+
+
+def machine(agent: Agent, env: Mapping[str, str]) -> Machine:
+    """What the host has that ``env`` speaks of; it is not asked when ``env`` speaks of nothing."""
+    if not wants_machine(env):
+        return Machine()
+    told = agent.call("env-look", deadline=QUICK, wanted=list(env))
+    return Machine(tuple(told["interfaces"]), tuple(told["cards"]), frozenset(told["names"]) or None)
 
 
 def _inspect(agent: Agent, server: ServerSpec, place: str, patches: Sequence[PatchSpec]) -> dict[str, Any]:

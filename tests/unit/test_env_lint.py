@@ -1,0 +1,111 @@
+"""Environment variables of a server: names that nobody reads, values that cannot be, pairs that contradict."""
+
+from __future__ import annotations
+
+import pytest
+
+from hsops.launch import env_lint
+from hsops.launch.env_lint import Machine
+
+HOST = Machine(
+    ("lo", "eth0", "ib0"),
+    ("mlx5_0", "mlx5_1"),
+    frozenset({"SGLANG_ENABLE_JIT_DEEPGEMM", "SGLANG_HEALTH_CHECK_TIMEOUT"}),
+)
+
+
+def said(env: dict[str, str], profile: dict[str, str] | None = None, tp: int = 2) -> dict[str, str]:
+    """Variable -> what is wrong."""
+    return dict(env_lint.faults(env, profile or {}, HOST, tp))
+
+
+@pytest.mark.parametrize(
+    "name,value,words",
+    [
+        ("NCCL_P2P_LEVL", "SYS", "did you mean NCCL_P2P_LEVEL?"),
+        ("TORCH_NCCL_BLOKING_WAIT", "1", "did you mean TORCH_NCCL_BLOCKING_WAIT?"),
+        ("CUDA_VISIBLE_DEVICE", "0,1", "did you mean CUDA_VISIBLE_DEVICES?"),
+        ("SGLANG_ENABLE_JIT_DEEPGEM", "0", "the installed SGLang reads; did you mean SGLANG_ENABLE_JIT_DEEPGEMM?"),
+        ("NCCL_P2P_LEVEL", "ALL", "'ALL' is none of LOC"),
+        ("NCCL_DEBUG", "VERBOSE", "'VERBOSE' is none of"),
+        ("NCCL_PROTO", "LL,Fast", "'FAST' is none of LL, LL128, SIMPLE"),
+        ("NCCL_ALGO", "^Ringg", "'RINGG' is none of"),
+        ("NCCL_DEBUG_SUBSYS", "INIT,GRAF", "'GRAF' is none of"),
+        ("NCCL_IB_DISABLE", "true", "'true' is not 0 or 1"),
+        ("NCCL_MIN_NCHANNELS", "eight", "'eight' is no whole number"),
+        ("NCCL_BUFFSIZE", "32M", "'32M' is no whole number"),
+        ("NCCL_SOCKET_IFNAME", "eno1", "the host has no network interface 'eno1'; it has lo, eth0, ib0"),
+        ("NCCL_SOCKET_IFNAME", "=eth", "no network interface '=eth'"),
+        ("NCCL_IB_HCA", "mlx4", "no InfiniBand or RoCE device 'mlx4'"),
+        ("CUDA_VISIBLE_DEVICES", "0", "1 devices for tp 2"),
+        ("CUDA_VISIBLE_DEVICES", "3,3", "names a device twice"),
+    ],
+)
+def test_what_cannot_be_meant(name: str, value: str, words: str) -> None:
+    """One variable, one sentence that says what would be right."""
+    found = said({name: value})
+
+    assert list(found) == [name] and words in found[name], found
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        {"NCCL_P2P_LEVEL": "sys", "NCCL_PROTO": "^LL128", "NCCL_ALGO": "Ring,Tree", "NCCL_DEBUG_SUBSYS": "INIT,^NET"},
+        {"NCCL_ALGO": "allreduce:ring"},
+        {"NCCL_SOCKET_IFNAME": "eth,ib"},
+        {"NCCL_SOCKET_IFNAME": "=eth0"},
+        {"NCCL_SOCKET_IFNAME": "^docker,lo"},
+        {"NCCL_IB_HCA": "=mlx5_0:1,mlx5_1:1"},
+        {"NCCL_IB_HCA": "mlx5"},
+        {"CUDA_VISIBLE_DEVICES": "GPU-1a, GPU-2b"},
+        {"NCCL_SOMETHING_OF_NEXT_YEAR": "1", "SGLANG_HS_WRITERS": "2", "MY_OWN": "x", "CUDA_HOME": "/usr/local/cuda"},
+        {"TORCH_NCCL_BLOCKING_WAIT": "1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"},
+    ],
+)
+def test_what_is_fine(env: dict[str, str]) -> None:
+    """Prefixes, exclusions, whole names, ports, other spellings of the same word; names like nothing known."""
+    assert said(env) == {}
+
+
+@pytest.mark.parametrize(
+    "env,profile,name",
+    [
+        ({"NCCL_P2P_DISABLE": "1", "NCCL_P2P_LEVEL": "SYS"}, {}, "NCCL_P2P_LEVEL"),
+        ({"NCCL_MAX_NCHANNELS": "4"}, {"NCCL_MIN_NCHANNELS": "8"}, "NCCL_MAX_NCHANNELS"),
+        ({"TORCH_NCCL_BLOCKING_WAIT": "1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3"}, {}, "TORCH_NCCL_BLOCKING_WAIT"),
+    ],
+)
+def test_pairs(env: dict[str, str], profile: dict[str, str], name: str) -> None:
+    """Of two that contradict each other one is named; a profile's value counts where nothing overrides it."""
+    assert list(said(env, profile)) == [name]
+
+
+def test_overriding_a_profile_is_no_contradiction() -> None:
+    """NCCL_P2P_DISABLE beside a profile's NCCL_P2P_LEVEL is what overriding is for."""
+    assert said({"NCCL_P2P_DISABLE": "1"}, {"NCCL_P2P_LEVEL": "SYS"}) == {}
+
+
+def test_a_host_that_nobody_asked_is_not_judged() -> None:
+    """Without facts only names and values that are wrong anywhere are faults."""
+    env = {"NCCL_SOCKET_IFNAME": "eno1", "NCCL_IB_HCA": "mlx9", "SGLANG_ENABLE_JIT_DEEPGEM": "0"}
+
+    assert list(env_lint.faults(env, {}, Machine(), 1)) == []
+    assert env_lint.wants_machine(env) and not env_lint.wants_machine({"NCCL_P2P_LEVEL": "SYS"})
+
+
+@pytest.mark.parametrize(
+    "env,words",
+    [
+        ({"NCCL_RAS_ENABLE": "0"}, "which rank is behind"),
+        ({"CUDA_LAUNCH_BLOCKING": "1"}, "several times slower"),
+        ({"PYTHONUNBUFFERED": ""}, "buffers"),
+        ({"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": "/tmp/x"}, "do not reach the server's log"),
+        ({"NCCL_DEBUG": "INFO"}, ""),
+    ],
+)
+def test_what_costs_or_hides(env: dict[str, str], words: str) -> None:
+    """It works, and the launch says what it costs."""
+    found = list(env_lint.warnings(env))
+
+    assert [words in one for one in found] == ([True] if words else [])
