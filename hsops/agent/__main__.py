@@ -35,7 +35,9 @@ VERBS = {
 
 def main(argv: "list[str]") -> int:
     """Run one verb, or with ``serve`` those that come; the exit status is 0 for a result and 1 for an error."""
-    if argv == [protocol.SERVE]:
+    if argv[:1] == [protocol.SERVE]:
+        for verb in argv[1:]:
+            _load(json.dumps({"verb": verb}).encode())
         return serve(sys.stdin.buffer, _load, _answer)
     if len(argv) != 1:
         return _run(lambda: ("", {}))

@@ -88,12 +88,14 @@ def deploy(
 
 def put(session: Session, wish: Wish = Wish()) -> Outcome:
     """The command's body, for playbooks too."""
+    wish.check_sense()
+    wish, calls = _kept(session, wish) if wish.plan else (wish, _planned(session, wish))
+    for host in list(calls)[: wish.parallel]:
+        session.agent(host).begin("patch-inspect", "run-list")  # the hosts' work goes on while the rest is loaded here
     from hsops.cli import rollout
     from hsops.render import deploy as render
     from hsops.render.hosts import together
 
-    wish.check_sense()
-    wish, calls = _kept(session, wish) if wish.plan else (wish, _planned(session, wish))
     looked = rollout.look(session, calls, wish.parallel)
     rows = looked.all_rows
     if wish.status:

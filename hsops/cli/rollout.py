@@ -107,7 +107,7 @@ def ask(
         at_most: hosts at once.
     """
     for host in calls:
-        session.agent(host)  # here, not in a thread: the first one loads fabric
+        session.agent(host)  # here, not in a thread: the session keeps it
     found = spread(calls, at_most=at_most, watch=_Board(session, "looking at", len(calls)) if len(calls) > 1 else None)
     failed = {host: _ours(session, found.ended[host]) for host in calls if found.ended[host].error}
     for host, error in failed.items():

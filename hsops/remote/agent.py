@@ -6,16 +6,18 @@ import hashlib
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from hsops.agent.protocol import PROTOCOL, SERVE
 from hsops.core.command import Command
 from hsops.core.deadline import FOLLOW, QUICK, Deadline
-from hsops.core.errors import AgentError, RemoteError
+from hsops.core.errors import AgentError, DeadlineError, HsopsError, RemoteError, UnreachableError
 from hsops.core.events import Emit, Note
+from hsops.remote.calls import said
 from hsops.remote.host import Completed, Host, Stream
 from hsops.remote.interpreter import explain, wrong_python
+from hsops.remote.shell import NOT_STORED, with_file
 from hsops.remote.talk import Talk, lines
 from hsops.remote.zipapp import build
 
@@ -38,7 +40,21 @@ class Agent:
         self.host, self.python, self.state_dir, self._emit = host, python, state_dir, emit
         self.path = f"{state_dir}/agent/{hashlib.sha256(build()).hexdigest()[:16]}.pyz"
         self._uploaded = False
-        self._talk, self._talking = Talk(self._serve, self._is_reply), threading.Lock()
+        self._talk, self._talking = Talk(self._serve, self._is_reply, build), threading.Lock()
+        self._door, self._soon = host.stream, tuple[str, ...]()
+
+    def begin(self, *verbs: str) -> None:
+        """Reach the host now, while other work goes on here, for calls that come soon.
+
+        Through OpenSSH's client: it works beside us, and needs none of the third of a second that paramiko takes to
+        load. What goes wrong is told by the first call.
+
+        Args:
+            verbs: those that will be called, loaded meanwhile.
+        """
+        self._door, self._soon = self.host.bulk, verbs
+        with self._talking, suppress(HsopsError):
+            self._talk.begin(Deadline())
 
     def call(self, verb: str, /, *, deadline: Deadline = Deadline(), **params: Any) -> dict[str, Any]:
         """One verb, one result.
@@ -73,18 +89,25 @@ class Agent:
     def _ask(self, verb: str, params: dict[str, Any], deadline: Deadline) -> bytes:
         """The reply line, from the agent that answered last if it is still there."""
         request = json.dumps({"verb": verb, **self._body(params)}).encode() + b"\n"
-        answer = self._talk.ask(request, deadline)
-        if isinstance(answer, Completed) and answer.exit == _MISSING and not self._uploaded:
-            self._upload()
+        try:
             answer = self._talk.ask(request, deadline)
+        except UnreachableError as error:
+            if isinstance(error, DeadlineError) or self._talk.reached or self._door == self.host.stream:
+                raise
+            self._door = self.host.stream  # nothing was asked yet; it may know a way, and can tell why there is none
+            answer = self._talk.ask(request, deadline)
+        if isinstance(answer, Completed) and answer.exit == NOT_STORED and not self._uploaded:
+            raise self._unwritable(said(answer.stderr, self.path))
         if isinstance(answer, Completed):
             raise explain(self.host, self.python, answer)
         self._uploaded = True
         return answer
 
     def _serve(self, deadline: Deadline) -> Stream:
-        command = Command((self.python, "-I", self.path, SERVE))
-        return self.host.stream(command if self._uploaded else self._guarded(command), deadline=deadline, talk=True)
+        command = Command((self.python, "-I", self.path, SERVE, *self._soon))
+        if not self._uploaded:
+            command = with_file(self.path, len(build()), 0o600, command)
+        return self._door(command, deadline=deadline, talk=True)
 
     def _call_alone(self, verb: str, params: dict[str, Any], deadline: Deadline) -> dict[str, Any]:
         command, stdin = self._request(verb, params)
@@ -132,12 +155,15 @@ class Agent:
             self.host.put(build(), self.path)
             self._uploaded = True
         except RemoteError as error:
-            raise RemoteError(
-                error.message,
-                host=self.host.name,
-                why="hsops keeps its agent, patches and runs in state_dir on the host",
-                fix="set hosts.<name>.state_dir in inventory.yaml to a folder that the SSH user may write",
-            ) from None
+            raise self._unwritable(error.message) from None
+
+    def _unwritable(self, message: str) -> RemoteError:
+        return RemoteError(
+            message,
+            host=self.host.name,
+            why="hsops keeps its agent, patches and runs in state_dir on the host",
+            fix="set hosts.<name>.state_dir in inventory.yaml to a folder that the SSH user may write",
+        )
 
     def _is_reply(self, line: bytes) -> bool:
         """Not what a sitecustomize or wrapper of the interpreter prints, nor an event, which is told on."""

@@ -21,5 +21,10 @@ def put(host: Host, data: bytes, path: str, mode: int, deadline: Deadline) -> No
     """``Host.put``."""
     done = run(host, put_file(path, len(data), mode), data, deadline)
     if done.exit != 0:
-        said = done.stderr.decode(errors="replace").strip().splitlines()
-        raise RemoteError(f"cannot write {path}: {said[-1] if said else f'exit {done.exit}'}", host=host.name)
+        raise RemoteError(said(done.stderr, path), host=host.name)
+
+
+def said(stderr: bytes, path: str) -> str:
+    """Why a file could not be written, in the shell's last words."""
+    words = stderr.decode(errors="replace").strip().splitlines()
+    return f"cannot write {path}: {words[-1] if words else 'no reason was given'}"

@@ -95,6 +95,10 @@ class ChannelStream:
         threading.Thread(target=self._feed, name="hsops-stdin", daemon=True).start()
 
     @property
+    def started(self) -> bool:
+        return self._prologue.over
+
+    @property
     def listens(self) -> bool:
         return self._link.alive and not (self._channel.closed or self._channel.exit_status_ready())
 

@@ -77,6 +77,13 @@ class ChildStream:
                 if pipe:
                     pipe.close()
 
+    def drop(self) -> None:
+        """End the child at once, without waiting for what it says: a client that leaves its connection."""
+        if self._child.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._child.pid, signal.SIGTERM)
+        self.__exit__()
+
     def __iter__(self) -> Iterator[bytes]:
         while self._reading():
             ready = self._selector.select(self._patience.left(_SLICE))

@@ -50,6 +50,11 @@ class Stream(AbstractContextManager["Stream"], Protocol):
         ...
 
     @property
+    def started(self) -> bool:
+        """The command has begun."""
+        ...
+
+    @property
     def listens(self) -> bool:
         """As far as is known here, the command still runs and can be reached."""
         ...
@@ -84,7 +89,9 @@ class Host(Protocol):
         """A port of this machine's 127.0.0.1 that reaches 127.0.0.1:``port`` on the host while the context is open."""
         ...
 
-    def bulk(self, command: Command, *, stdin: bytes = b"", deadline: Deadline = Deadline()) -> Stream:
+    def bulk(
+        self, command: Command, *, stdin: bytes = b"", deadline: Deadline = Deadline(), talk: bool = False
+    ) -> Stream:
         """As ``stream``, over a connection of its own made by OpenSSH's client: for gigabytes.
 
         The command must leave no process behind that holds its output: OpenSSH's client would wait for it.

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import fabric
@@ -20,16 +19,8 @@ from hsops.remote.host_key import HostKeyPolicy, prefer_known
 from hsops.remote.keys import Keys
 from hsops.remote.patience import within
 from hsops.remote.proxy import Proxy
+from hsops.remote.pulse import Pulse
 from hsops.remote.target import Target
-
-
-@dataclass(frozen=True, slots=True)
-class Pulse:
-    """Seconds between questions to the host, and until an unanswered one means that the link is dead."""
-
-    every: float = 5.0
-    lost_after: float = 15.0
-
 
 T = TypeVar("T")
 _REFUSED = 2.0  # seconds

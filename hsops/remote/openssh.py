@@ -73,10 +73,12 @@ def translate(log: str, target: Target) -> HsopsError:
 class OpenSshStream(ChildStream):
     """A command's output over a connection of its own."""
 
-    def __init__(self, target: Target, command: Command, stdin: bytes, deadline: Deadline) -> None:
+    def __init__(
+        self, target: Target, command: Command, stdin: bytes, deadline: Deadline, *, talk: bool = False
+    ) -> None:
         self._target = target
         self._log = tempfile.NamedTemporaryFile(prefix="hsops-ssh-")  # noqa: SIM115 - closed with the context
-        envelope = wrap(command, stdin)
+        envelope = wrap(command, stdin, talk=talk)
         through = ("-o", f"ProxyCommand={_escape(jump(target, deadline.connect))}") if target.jump else ()
         how = (*target.config, *target.at_port, *through, "-E", self._log.name)
         argv = [*client(target, deadline.connect, *how), "--", target.destination, envelope.line]

@@ -6,14 +6,16 @@ import json
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hsops.core.baseline import Baseline, as_json, parse_baseline
 from hsops.core.command import Command
 from hsops.core.deadline import QUICK, Deadline
 from hsops.core.errors import UnhealthyError
 from hsops.core.runs import Run, parse_run
 from hsops.remote.agent import Agent
+
+if TYPE_CHECKING:  # it brings the log's expressions, which only a launch needs
+    from hsops.core.baseline import Baseline
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,8 @@ def log_bytes(event: dict[str, Any]) -> bytes:
 
 def read_baseline(agent: Agent, server: str) -> Baseline:
     """What good runs of ``server`` looked like; empty when none is known or the file is unreadable."""
+    from hsops.core.baseline import Baseline, parse_baseline
+
     done = agent.host.run(Command(("cat", _baseline_path(agent, server))), deadline=QUICK)
     try:
         return parse_baseline(json.loads(done.stdout)) if done.exit == 0 else Baseline(server)
@@ -106,6 +110,8 @@ def read_baseline(agent: Agent, server: str) -> Baseline:
 
 def write_baseline(agent: Agent, baseline: Baseline) -> None:
     """Keep it on the host, where every client finds it."""
+    from hsops.core.baseline import as_json
+
     agent.host.put(json.dumps(as_json(baseline)).encode(), _baseline_path(agent, baseline.server))
 
 

@@ -73,6 +73,22 @@ sync -- "$folder" 2>/dev/null || sync
 """
 
 
+MISSING, STORED = b"hsops-missing", b"hsops-stored"
+NOT_STORED = 122  # no agent verb and no interpreter exits so: 0 and 1 are ours, 2 Python's, 126 and up the shell's
+
+# $1 the path, $2 its size, $3 its mode, $4 _PUT, then the command
+_WITH_FILE = f"""\
+[ "$(wc -c 2>/dev/null <"$1")" -eq "$2" ] 2>/dev/null || {{
+  read -r _
+  echo {MISSING.decode()}
+  head -c "$2" | /bin/sh -c "$4" put "$1" "$3" "$2" || exit {NOT_STORED}
+  echo {STORED.decode()}
+}}
+shift 4
+exec "$@"
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Envelope:
     """A command in its script.
@@ -109,6 +125,15 @@ def _octal(text: str) -> str:
 def put_file(path: str, size: int, mode: int) -> Command:
     """Write standard input to ``path``: whole or not at all, durable, parent folders with mode 0700."""
     return Command(("/bin/sh", "-c", _PUT, "put", path, f"{mode:o}", str(size)))
+
+
+def with_file(path: str, size: int, mode: int, command: Command) -> Command:
+    """``command``, after a file that it needs has been asked for if there is none of that size.
+
+    To be talked with: where the file is missing, it takes a line (a question that came too early), says ``MISSING``,
+    reads ``size`` bytes and says ``STORED``. It ends with ``NOT_STORED`` where the file cannot be written.
+    """
+    return Command(("/bin/sh", "-c", _WITH_FILE, "sh", path, str(size), f"{mode:o}", _PUT, *command.argv))
 
 
 def exit_status(code: int) -> int:

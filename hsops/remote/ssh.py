@@ -6,21 +6,23 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
-
-from paramiko import Channel
+from typing import TYPE_CHECKING
 
 from hsops.core.command import Command
 from hsops.core.deadline import Deadline
 from hsops.core.errors import UnreachableError
 from hsops.core.inventory import HostSpec
 from hsops.remote import calls
-from hsops.remote.channel import ChannelStream
 from hsops.remote.host import Completed, Stream
-from hsops.remote.link import Link, Pulse
 from hsops.remote.openssh import OpenSshStream
+from hsops.remote.pulse import Pulse
 from hsops.remote.shell import wrap
 from hsops.remote.target import Target, resolve
-from hsops.remote.tunnel import Tunnel
+
+if TYPE_CHECKING:  # fabric and paramiko take a third of a second to load: not for a host that is only talked with
+    from paramiko import Channel
+
+    from hsops.remote.link import Link
 
 
 class SshHost:
@@ -36,6 +38,7 @@ class SshHost:
         self.name = spec.name
         self._spec, self._accept_new, self._pulse = spec, accept_new, pulse
         self._link: Link | None = None
+        self._talks: list[OpenSshStream] = []
         self._lock = threading.Lock()
 
     def run(self, command: Command, *, stdin: bytes = b"", deadline: Deadline = Deadline()) -> Completed:
@@ -44,6 +47,8 @@ class SshHost:
     def stream(
         self, command: Command, *, stdin: bytes = b"", deadline: Deadline = Deadline(), talk: bool = False
     ) -> Stream:
+        from hsops.remote.channel import ChannelStream
+
         envelope = wrap(command, stdin, talk=talk)
         link, channel = self._session(deadline.connect)
         link.start(channel, envelope.line, deadline.connect)
@@ -54,6 +59,8 @@ class SshHost:
 
     @contextmanager
     def tunnel(self, port: int) -> Iterator[int]:
+        from hsops.remote.tunnel import Tunnel
+
         connect = Deadline().connect
         self._live(connect)  # an unreachable host is told here, not to the tunnel's clients
         tunnel = Tunnel(lambda: self._live(connect).forward(port, connect))
@@ -62,12 +69,20 @@ class SshHost:
         finally:
             tunnel.close()
 
-    def bulk(self, command: Command, *, stdin: bytes = b"", deadline: Deadline = Deadline()) -> Stream:
-        return OpenSshStream(self._target, command, stdin, deadline)
+    def bulk(
+        self, command: Command, *, stdin: bytes = b"", deadline: Deadline = Deadline(), talk: bool = False
+    ) -> Stream:
+        stream = OpenSshStream(self._target, command, stdin, deadline, talk=talk)
+        if talk:
+            self._talks = [*(other for other in self._talks if other.listens), stream]
+        return stream
 
     def close(self) -> None:
         with self._lock:
             link, self._link = self._link, None
+            talks, self._talks = self._talks, []
+        for talk in talks:
+            talk.drop()
         if link:
             link.close()
 
@@ -88,6 +103,8 @@ class SshHost:
         return link, link.session(connect)
 
     def _live(self, connect: float) -> Link:
+        from hsops.remote.link import Link
+
         with self._lock:
             if self._link and not self._link.alive:
                 self._link.close()

@@ -9,9 +9,12 @@ from contextlib import suppress
 from hsops.core.deadline import Deadline
 from hsops.core.errors import HsopsError
 from hsops.remote.host import Completed, Stream
+from hsops.remote.shell import MISSING, STORED
 
 IDLE_S = 2.0
-"""After so long a pause an agent is started anew: that finds out about a dead connection before a verb is risked."""
+"""After so long a pause it is asked whether it is still there, before a verb is risked on a dead connection."""
+_PING = b"{}\n"  # no request; what counts is the answer
+_PING_DEADLINE = Deadline(connect=0.0, idle=5.0, total=5.0)
 
 
 class Talk:
@@ -20,10 +23,15 @@ class Talk:
     Args:
         start: starts an agent that serves.
         is_reply: whether a line of output ends an answer.
+        agent: its file's bytes, for a host that does not have it.
     """
 
-    def __init__(self, start: Callable[[Deadline], Stream], is_reply: Callable[[bytes], bool]) -> None:
-        self._start, self._is_reply = start, is_reply
+    def __init__(
+        self, start: Callable[[Deadline], Stream], is_reply: Callable[[bytes], bool], agent: Callable[[], bytes]
+    ) -> None:
+        self._start, self._is_reply, self._agent = start, is_reply, agent
+        self.reached = False
+        """The last question got through to the host: the agent, or what starts it, was there."""
         self._stream: Stream | None = None
         self._lines: Iterator[bytes] = iter(())
         self._heard = 0.0
@@ -33,36 +41,44 @@ class Talk:
 
         Whatever else happens ends the agent, and with it the verb.
         """
-        stream = self._ready(deadline)
-        try:
-            stream.say(request, deadline)
-            for line in self._lines:
-                if self._is_reply(line):
-                    self._heard = time.monotonic()
-                    return line
-            return stream.finish()
-        except BaseException:
-            self._heard = 0.0
-            raise
-        finally:
-            if not self._heard:
-                self.leave()
+        self.reached = False
+        if self._stream and time.monotonic() - self._heard > IDLE_S:
+            with suppress(HsopsError):
+                self._exchange(self._stream, _PING, _PING_DEADLINE)
+        self.reached = False
+        if not (self._stream and self._stream.listens):
+            self.begin(deadline)
+        assert self._stream
+        return self._exchange(self._stream, request, deadline)
+
+    def begin(self, deadline: Deadline) -> None:
+        """Start an agent, for a question that comes soon."""
+        self.leave()
+        self._stream = self._start(deadline)
+        self._lines, self._heard = lines(self._stream), time.monotonic()
 
     def leave(self) -> None:
         """End the agent. Idempotent."""
-        stream, self._stream, self._heard = self._stream, None, 0.0
+        stream, self._stream = self._stream, None
         if stream:
             with suppress(HsopsError):
                 stream.__exit__(None, None, None)
 
-    def _ready(self, deadline: Deadline) -> Stream:
-        fresh = time.monotonic() - self._heard < IDLE_S
-        if not (self._stream and fresh and self._stream.listens):
-            self.leave()
-            self._stream = self._start(deadline)
-            self._lines = lines(self._stream)
-        self._heard = 0.0  # until it has answered
-        return self._stream
+    def _exchange(self, stream: Stream, request: bytes, deadline: Deadline) -> bytes | Completed:
+        answered = False
+        try:
+            stream.say(request, deadline)
+            for line in self._lines:
+                if line in (MISSING, STORED):
+                    stream.say(self._agent() if line == MISSING else request, deadline)
+                elif self._is_reply(line):
+                    answered, self._heard = True, time.monotonic()
+                    return line
+            return stream.finish()
+        finally:
+            self.reached = stream.started
+            if not answered:
+                self.leave()
 
 
 def lines(stream: Stream) -> Iterator[bytes]:

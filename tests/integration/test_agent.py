@@ -15,13 +15,15 @@ import psutil
 import pytest
 
 from hsops.core.command import Command
-from hsops.core.errors import AgentError, RemoteError
+from hsops.core.deadline import Deadline
+from hsops.core.errors import AgentError, HostKeyError, RemoteError
 from hsops.core.inventory import HostSpec
 from hsops.remote.agent import Agent
 from hsops.remote.connect import connect
 from hsops.remote.host import Host
 from hsops.remote.talk import IDLE_S
-from tests.hosts import wait_gone
+from hsops.remote.zipapp import build
+from tests.hosts import Change, wait_gone
 
 
 @pytest.fixture(scope="module", params=["local", "ssh"])
@@ -83,9 +85,53 @@ def test_calls_after_one_another_are_answered_by_one_interpreter(
     with agent._talking:
         assert agent.call("hello")["python_ok"] is True
     assert len((tmp_path / "log").read_text().splitlines()) == 2
-    agent._talk._heard -= IDLE_S
+    agent._talk._heard -= 2 * IDLE_S
     assert agent.call("hello")["python_ok"] is True
-    assert len((tmp_path / "log").read_text().splitlines()) == 3
+    assert len((tmp_path / "log").read_text().splitlines()) == 2
+
+
+def test_an_agent_begun_early_answers_and_is_brought_by_the_same_channel(
+    host: Host, tmp_path: Path, interpreter: Interpreter
+) -> None:
+    """Whatever is asked first; twice begun is once used."""
+    agent = Agent(host, python=counting(interpreter, tmp_path / "log"), state_dir=str(tmp_path / "state"))
+
+    agent.begin()
+
+    assert agent.call("hello")["python_ok"] is True
+    assert agent.call("run-list")["runs"] == []
+    assert Path(agent.path).read_bytes() == build()
+    assert len((tmp_path / "log").read_text().splitlines()) == 1
+
+
+def test_why_an_early_beginning_failed_is_told_by_the_first_call(change: Change, tmp_path: Path) -> None:
+    """In the words of the control connection, which knows the line of known_hosts."""
+    host = connect(change(UserKnownHostsFile="/dev/null"))
+    agent = Agent(host, python=sys.executable, state_dir=str(tmp_path / "state"))
+
+    agent.begin()
+
+    with pytest.raises(HostKeyError, match="is unknown") as caught:
+        agent.call("hello")
+    assert "--accept-new" in caught.value.fix
+    host.close()
+
+
+def test_a_silent_agent_is_replaced_before_a_verb_is_risked(
+    host: Host, tmp_path: Path, interpreter: Interpreter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped, as behind a dead link, while nothing was asked."""
+    monkeypatch.setattr("hsops.remote.talk._PING_DEADLINE", Deadline(connect=0, idle=0.5))
+    agent = Agent(host, python=counting(interpreter, tmp_path / "log"), state_dir=str(tmp_path / "state"))
+    agent.call("hello")
+    stopped = psutil.Process(int((tmp_path / "log").read_text().split()[0]))
+    stopped.suspend()
+
+    agent._talk._heard -= 2 * IDLE_S
+    assert agent.call("hello")["python_ok"] is True
+
+    assert wait_gone(stopped.pid)
+    assert len((tmp_path / "log").read_text().splitlines()) == 2
 
 
 def test_an_interpreter_that_was_killed_meanwhile_is_replaced(

@@ -17,7 +17,7 @@ from hsops.core.command import Command
 from hsops.core.deadline import Deadline
 from hsops.core.errors import UnreachableError
 from hsops.lab import sshd
-from hsops.remote.link import Pulse
+from hsops.remote.pulse import Pulse
 from hsops.remote.ssh import SshHost
 from tests.hosts import Server, ServerFactory, run_dir, sh, wait_gone
 

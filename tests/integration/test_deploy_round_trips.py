@@ -1,0 +1,103 @@
+"""What a deploy costs on the wire: counted by the host's sshd and by its interpreter, not timed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from hsops.payload.hsops_hs_dump.strategy import REGISTRY_FILE
+from tests.hosts import Server, ServerFactory, run_dir
+from tests.unit.sources import REGISTRY
+
+SERVERS = """\
+servers:
+  kimi: { host: counted, model: /nowhere, patches: [hs-dump] }
+patches:
+  hs-dump: { boundaries: [1, 3] }
+default: kimi
+"""
+
+
+@dataclass(frozen=True)
+class Count:
+    """What one command made the host do; ``asked`` are the agent's verbs."""
+
+    connections: int
+    sessions: int
+    interpreters: int
+    asked: list[str]
+
+
+class Host:
+    """A host with an SGLang, whose interpreter notes what it is asked."""
+
+    def __init__(self, server: Server, folder: Path, write_inventory: Callable[..., Path]) -> None:
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True, timeout=60)
+        (self.site,) = (folder / "venv").glob("lib/python3*/site-packages")
+        (self.site / REGISTRY_FILE).parent.mkdir(parents=True)
+        (self.site / REGISTRY_FILE).write_text(REGISTRY)
+        (self.site / "sglang/__init__.py").touch()
+        (self.site / "sglang/version.py").write_text('__version__ = "0.5.9"\n')
+        python = folder / "python"
+        python.write_text(f'#!/bin/sh\necho >>{folder}/starts\ntee -a {folder}/asked | {folder}/venv/bin/python "$@"\n')
+        python.chmod(0o755)
+        spec = server.spec.model_copy(update={"python": str(python), "state_dir": str(folder / "state")})
+        self._log, self._folder = server.folder / "sshd.log", folder
+        self._inventory = write_inventory(spec, more=SERVERS)
+
+    def deploy(self, *words: str) -> Count:
+        """``hsops deploy`` as a user runs it."""
+        before = self._log.stat().st_size
+        for name in ("starts", "asked"):
+            (self._folder / name).write_text("")
+        command = [sys.executable, "-m", "hsops", "-i", str(self._inventory), "deploy", "--yes", *words]
+        done = subprocess.run(
+            command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60, check=False, env=run_dir()
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        log = self._log.read_bytes()[before:].decode()
+        asked = [json.loads(line)["verb"] for line in (self._folder / "asked").read_text().splitlines()]
+        starts = len((self._folder / "starts").read_text().splitlines())
+        return Count(log.count("Accepted publickey"), log.count("Starting session"), starts, asked)
+
+    def stamps(self) -> dict[Path, tuple[int, int, int]]:
+        """How to see that nothing was written."""
+        stats = {path: path.stat() for path in self.site.rglob("*")}
+        return {path: (s.st_ino, s.st_mtime_ns, s.st_ctime_ns) for path, s in stats.items()}
+
+
+@pytest.fixture
+def host(new_server: ServerFactory, tmp_path: Path, write_inventory: Callable[..., Path]) -> Host:
+    """A host that was never deployed to."""
+    return Host(new_server("counted", extra=("LogLevel VERBOSE",)), tmp_path, write_inventory)
+
+
+def test_a_deploy_is_one_connection_one_session_and_one_interpreter(host: Host) -> None:
+    """The first one too, which brings the agent; the next asks three questions and writes nothing."""
+    first = host.deploy()
+    there = host.stamps()
+    again = host.deploy()
+
+    assert (first.connections, first.sessions, first.interpreters) == (1, 1, 1)
+    assert first.asked[-1] == "patch-apply" and len(first.asked) <= 5, first.asked
+    assert (again.connections, again.sessions, again.interpreters) == (1, 1, 1)
+    assert again.asked == ["patch-inspect", "patch-inspect", "run-list"]
+    assert host.stamps() == there
+
+
+def test_a_deploy_loads_no_second_ssh(host: Host) -> None:
+    """What paramiko and fabric take to load is longer than the rest."""
+    host.deploy()
+    command = [sys.executable, "-X", "importtime", "-m", "hsops", "-i", str(host._inventory), "deploy", "--yes"]
+
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, env=run_dir())
+
+    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "hsops.remote.openssh" in loaded
+    assert not loaded & {"fabric", "paramiko", "httpx", "numpy"}
