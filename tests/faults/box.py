@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from hsops.core.events import Event, Note
 from hsops.core.inventory import HsDumpPatch
 from hsops.deploy import do, payload, plan
 from hsops.deploy.do import Done
@@ -41,6 +42,7 @@ class Box:
 
     def __init__(self, folder: Path, *, python: str = sys.executable, state: Path | None = None) -> None:
         self.folder, self.state = folder, state or folder / "state"
+        self.told: list[str] = []  # what the agent did beside what it was asked for
         subprocess.run([python, "-m", "venv", "--without-pip", folder / "venv"], check=True, timeout=60)
         (self.site,) = (folder / "venv").glob("lib/python3*/site-packages")
         self.python = str(folder / "venv/bin/python")
@@ -96,11 +98,15 @@ class Box:
         environment = {"PATH": os.environ["PATH"], **env}
         return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
 
+    def _hear(self, event: Event) -> None:
+        assert isinstance(event, Note)
+        self.told.append(event.message)
+
     @contextmanager
     def _agent(self) -> Iterator[Agent]:
         host = LocalHost("box")
         try:
-            yield Agent(host, python=self.python, state_dir=str(self.state))
+            yield Agent(host, python=self.python, state_dir=str(self.state), emit=self._hear)
         finally:
             host.close()
 

@@ -12,12 +12,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from tests.faults.ground import LINKED, SHARED, Change, Ground, Reply, Tree, timeless
+from tests.faults.ground import LINKED, SHARED, Change, Ground, Reply, Tree, sha256, timeless
 from tests.faults.syscalls import Call, calls, points, strace
 
 ALL = os.environ.get("HSOPS_CRASH") == "all"  # set by `make crash`
@@ -54,6 +54,7 @@ class Trial:
         self.trace = calls(log)
         self.points = points(self.trace, ground.site, ground.state)
         self.repairing: list[Call] = []
+        self.seconds, self.stamps = (0.0, 0.0), list[int]()
         assert self.new != self.old and len(self.points) > 40
 
     def again(self) -> None:
@@ -124,26 +125,49 @@ class Trial:
         verdict = self.judge(told, "old" if reply.exit == 1 else "new")
         self.codes[reply.error.get("code", "carried out") + f": {verdict}"] += 1
 
-    def kill_after(self, seconds: float) -> None:
-        """SIGKILL at some moment."""
+    def kill_after(self, share: float) -> None:
+        """SIGKILL at some moment: ``share`` of the time from the change's first write to its end; < 0: before it."""
         self.again()
-        argv = [str(self.ground.python), "-I", str(self.ground.agent), self.change.verb]
-        process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+        process = self._start()
+        if share < 0:
+            time.sleep((1 + share) * self.seconds[0])
+        else:
+            self._wait_for_a_write(process)
+            time.sleep(share * self.seconds[1])
+        process.kill()
+        process.wait(10)
+        self.judge(f"killed after {share:.4f} of its time")
+
+    def measure(self) -> None:
+        """How long the verb takes here before its first write, and from there on: ``seconds``."""
+        self.again()
         started = time.monotonic()
+        process = self._start()
+        self._wait_for_a_write(process)
+        begun = time.monotonic()
+        process.wait(60)
+        self.seconds = (begun - started, time.monotonic() - begun)
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        argv = [str(self.ground.python), "-I", str(self.ground.agent), self.change.verb]
+        self.stamps = self._stamps()
+        process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
         assert process.stdin
         process.stdin.write(self.ground.request(self.params))
         process.stdin.close()
-        time.sleep(max(0.0, seconds - (time.monotonic() - started)))
-        process.kill()
-        process.wait(10)
-        self.judge(f"killed after {seconds:.4f} s")
+        return process
 
-    def duration(self) -> float:
-        """Seconds that the verb takes here."""
-        self.again()
-        started = time.monotonic()
-        self.ground.call(self.change.verb, self.params)
-        return time.monotonic() - started
+    def _wait_for_a_write(self, process: subprocess.Popen[bytes]) -> None:
+        while self._stamps() == self.stamps and process.poll() is None:
+            pass  # the whole change takes a few milliseconds: no time to sleep
+
+    def _stamps(self) -> list[int]:
+        own = self.ground.state / "patches/p" / sha256(os.fsencode(os.path.realpath(self.ground.site)))[:12]
+        stamps = []
+        for folder in (own.parent, own, own / "blobs"):
+            with suppress(FileNotFoundError):
+                stamps.append(folder.stat().st_mtime_ns)
+        return stamps
 
 
 def check_refusal(reply: Reply, told: str) -> None:
