@@ -4,7 +4,7 @@ VENV := .venv
 BIN  := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup demo test unit integration e2e matrix crash lint bench fidelity docs models-table gpu-bundle gpu constraints clean
+.PHONY: setup demo test unit integration e2e matrix crash deploy-releases lint bench fidelity docs models-table gpu-bundle gpu constraints clean
 
 setup: $(VENV)/.ready ## the virtual environment and the system packages that the tests need
 
@@ -34,6 +34,9 @@ matrix: setup ## every release of SGLang against the reference: an hour; VERSION
 
 crash: setup ## deploy is killed at every system call of apply, revert and repair, and every call fails: half an hour
 	HSOPS_CRASH=all $(BIN)/python -m pytest -s tests/faults/test_deploy_kills.py tests/faults/test_deploy_power.py
+
+deploy-releases: setup ## deploy and revert on the wheel of every release: minutes
+	HSOPS_MATRIX="$(or $(VERSIONS),all)" $(BIN)/python -m pytest -s tests/matrix/test_deploy_releases.py
 
 lint: setup
 	$(BIN)/ruff format --check --quiet .

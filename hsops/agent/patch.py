@@ -21,7 +21,7 @@ from typing import Any
 from hsops.agent import facts, patch_plan
 from hsops.agent.patch_owners import owners, places
 from hsops.agent.patch_site import Site
-from hsops.agent.patch_store import Store, patches_folder, stores
+from hsops.agent.patch_store import Store, interrupted, patches_folder, stores
 from hsops.agent.protocol import Refusal, emit
 
 LOCK_WAIT_S = 20.0
@@ -190,8 +190,8 @@ def _locked(state_dir: str) -> Iterator[None]:
 
 
 def _recover(state_dir: str, site: Site) -> None:
-    """What crashes left half done, of any patch, is put right before anything is judged, and told at once."""
-    for name, store in stores(state_dir, site).items():
+    """What crashes left half done, here and elsewhere, is put right before anything is judged, and told at once."""
+    for name, store in [*stores(state_dir, site).items(), *interrupted(state_dir)]:
         if recovered := store.recover():
             emit("recovered", patch=name, **recovered)
 

@@ -14,9 +14,10 @@ Up to 5 a crash is undone by the next verb, from 5 on it is completed.
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from hsops.agent import patch_shapes
@@ -87,7 +88,13 @@ class Store:
             Refusal: ``damaged``, as before too; ``unfinished``: undoing failed too, which the next verb tries again.
         """
         self._settle()
-        journal = {"after": record and record["serial"], "changes": changes, "made": [*make], "removed": [*remove]}
+        journal = {
+            "site": self.site.root,
+            "after": record and record["serial"],
+            "changes": changes,
+            "made": [*make],
+            "removed": [*remove],
+        }
         try:
             self._save("journal.json", journal)
             for folder in make:
@@ -235,6 +242,16 @@ def stores(state_dir: str, site: Site) -> dict[str, Store]:
     folder = patches_folder(state_dir)
     names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
     return {name: Store(state_dir, name, site) for name in names if os.path.isdir(os.path.join(folder, name))}
+
+
+def interrupted(state_dir: str) -> Iterator[tuple[str, Store]]:
+    """Patches with a journal, by name, in whatever folder they are applied."""
+    for path in sorted(glob.glob(os.path.join(glob.escape(patches_folder(state_dir)), "*", "*", "journal.json"))):
+        name = os.path.basename(os.path.dirname(os.path.dirname(path)))
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError), open(path, "rb") as file:
+            store = Store(state_dir, name, Site(json.load(file)["site"]))
+            if store.folder == os.path.dirname(path):  # else it is damaged: told to those who work in its folder
+                yield name, store
 
 
 def _is_strange(change: dict[str, Any], current: tuple[dict[str, Any], bytes] | None) -> bool:

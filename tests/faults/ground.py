@@ -63,9 +63,9 @@ class Ground:
         """A request's bytes."""
         return json.dumps({"protocol": PROTOCOL, "params": {"state_dir": str(self.state), **params}}).encode()
 
-    def inspect(self) -> Reply:
+    def inspect(self, place: str = "source") -> Reply:
         """The next hsops command."""
-        return self.call("patch-inspect", {"patches": ["p"]})
+        return self.call("patch-inspect", {"patches": ["p"], "place": place})
 
     def save(self, name: str) -> None:
         """Keep site and state under a name."""
@@ -82,7 +82,7 @@ class Ground:
         shutil.rmtree(self.state, ignore_errors=True)
         subprocess.run(["cp", "-a", f"{kept}/site-packages", str(self.site.parent)], check=True, timeout=60)
         subprocess.run(["cp", "-a", f"{kept}/state", str(self.folder)], check=True, timeout=60)
-        if (self.site / LINKED).read_bytes() == SHARED:
+        if (self.site / LINKED).exists() and (self.site / LINKED).read_bytes() == SHARED:
             (self.site / LINKED).unlink()
             os.link(self.folder / "uv-cache/linked.py", self.site / LINKED)
 
@@ -145,10 +145,28 @@ def edit(site: Path, path: str, content: bytes | None) -> dict[str, Any]:
     return {"path": path, "content_b64": told, "mode": 0o644, "before_sha256": held and sha256(held)}
 
 
+def files_params(ground: Ground) -> dict[str, Any]:
+    """Of kind ``files``, below a root of its own: a new file, other bytes with another mode, and one that goes."""
+    root = ground.site / "sglang"
+    edits = [
+        {**edit(root, "srt/models/registry.py", b"everything = 'else'\n"), "mode": 0o755, "exact": True},
+        edit(root, "new folder/\u00fc and\nnewline.txt", bytes(range(256)) * 40),
+        edit(root, "linked.py", None),
+    ]
+    return {"patch": "p", "place": str(root), "identity": "f", "options": {}, "edits": edits}
+
+
+def files_revert(ground: Ground) -> dict[str, Any]:
+    """Take that out again."""
+    return {"patch": "p", "place": str(ground.site / "sglang")}
+
+
 APPLY = Change("apply", "patch-apply", apply_params("1"))
 UPDATE = Change("update", "patch-apply", apply_params("2"), (APPLY,))
 REVERT = Change("revert", "patch-revert", lambda _: {"patch": "p", "place": "source"}, (APPLY,))
-CHANGES = (APPLY, UPDATE, REVERT)
+FILES = Change("files", "patch-apply", files_params)
+FILES_REVERT = Change("files, revert", "patch-revert", files_revert, (FILES,))
+CHANGES = (APPLY, UPDATE, REVERT, FILES, FILES_REVERT)
 
 
 def furnish(site: Path, cache: Path) -> None:

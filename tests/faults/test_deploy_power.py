@@ -48,7 +48,9 @@ def test_no_sync_can_be_left_out(trial: Trial) -> None:
     chain = [trial.ground.state.parent, *(trial.ground.state / part for part in ("", "patches", "patches/p"))]
     store = next(os.path.dirname(call.paths[-1]) for call in trial.trace if call.paths[-1:] and _is_journal(call))
     before = syncs[: next(n for n, one in enumerate(syncs) if one.paths[0] == store) + 1]
-    sure = [str(folder) for folder in (*chain, trial.ground.site / "payload")]
+    made = [os.path.dirname(call.paths[0]) for call in trial.trace if call.name == "mkdir"]  # synced at the end again
+    gone = [call.paths[0] for call in trial.trace if call.name == "rmdir"]
+    sure = [*map(str, chain), *made, *gone]
     assert len(syncs) > 15
     assert [str(one) for one in unnoticed if one.paths[0] not in sure and one not in before] == []
 
