@@ -46,9 +46,9 @@ class PracticeHost:
         """The interpreter that has the SGLang."""
         return str(self.folder / "venv/bin/python")
 
-    def agent(self) -> Agent:
+    def agent(self, lock_wait: float = 10.0) -> Agent:
         """Its agent."""
-        return Agent(LocalHost("here"), python=self.python, state_dir=str(self.state))
+        return Agent(LocalHost("here"), python=self.python, state_dir=str(self.state), lock_wait=lock_wait)
 
     def command(self, *words: str) -> list[str]:
         """An argv of hsops."""

@@ -11,20 +11,17 @@ from __future__ import annotations
 import base64
 import contextlib
 import errno
-import fcntl
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from hsops.agent import facts, patch_plan
+from hsops.agent import facts, lock, patch_plan
 from hsops.agent.patch_owners import owners, places
 from hsops.agent.patch_site import Site
 from hsops.agent.patch_store import Store, interrupted, patches_folder, stores
 from hsops.agent.protocol import Refusal, emit
-
-LOCK_WAIT_S = 20.0
 
 
 def inspect(params: dict[str, Any]) -> dict[str, Any]:
@@ -42,7 +39,7 @@ def inspect(params: dict[str, Any]) -> dict[str, Any]:
     ``unwritable`` (why, or empty).
     """
     sglang, site = _place(params)
-    with _locked(params["state_dir"]):
+    with _locked(params):
         _recover(params["state_dir"], site)
         found = stores(params["state_dir"], site)
         records = {name: store.record() for name, store in found.items()}
@@ -77,17 +74,20 @@ def apply(params: dict[str, Any]) -> dict[str, Any]:
     ``params``: ``patch``, ``place``, ``identity``, ``options`` (any JSON), ``edits``: [{``path``, ``content_b64`` or
     null to remove, ``mode``, ``before_sha256`` or null, optional ``original_b64`` or null: what a revert brings back,
     when that is not what lies there now, optional ``exact``: the mode counts too, else a file keeps its own}]; optional
-    ``expect``, see ``patch_plan.unexpected``.
+    ``expect``, see ``patch_plan.unexpected``, with ``exact``: also when somebody did the same in between; and ``lock``,
+    see ``lock.held``. The result's ``already``: somebody did.
 
     Raises:
         Refusal: ``no-sglang``, ``not-importable``, ``escapes-root``, ``changed-meanwhile``, ``conflict``,
-            ``not-writable``, ``locked``. Nothing is changed.
+            ``not-writable``, ``locked``, ``lock-lost``. Nothing is changed.
     """
     sglang, site = _place(params)
     edits = [patch_plan.parse_edit(raw) for raw in params["edits"]]
-    with _locked(params["state_dir"]):
+    with lock.held(params) as held, _locked(params, held):
         _recover(params["state_dir"], site)
-        store = Store(params["state_dir"], params["patch"], site)
+        store = Store(params["state_dir"], params["patch"], site, fence=held.check)
+        if _done_by_another(params, store, sglang["version"]):
+            return {"changed": [], "identity": params["identity"], "already": True}
         _check_expected(params, store, sglang["version"])
         patch_plan.check(edits, site)
         _check_owners(params, site, edits)
@@ -112,16 +112,17 @@ def apply(params: dict[str, Any]) -> dict[str, Any]:
 def revert(params: dict[str, Any]) -> dict[str, Any]:
     """Bring back, byte for byte, what was there before the patch.
 
-    ``params``: ``patch``, ``place``; ``force``: also over files that somebody edited since; optional ``expect``.
+    ``params``: ``patch``, ``place``; ``force``: also over files that somebody edited since; optional ``expect`` and
+    ``lock``.
 
     Raises:
         Refusal: ``foreign`` (``detail.files``) without ``force``; ``changed-meanwhile``, ``not-writable``, ``locked``,
-            ``no-sglang``.
+            ``lock-lost``, ``no-sglang``.
     """
     sglang, site = _place(params)
-    with _locked(params["state_dir"]):
+    with lock.held(params) as held, _locked(params, held):
         _recover(params["state_dir"], site)
-        store = Store(params["state_dir"], params["patch"], site)
+        store = Store(params["state_dir"], params["patch"], site, fence=held.check)
         _check_expected(params, store, sglang["version"])
         record = store.record()
         if record is None:
@@ -168,25 +169,9 @@ def _place(params: dict[str, Any]) -> tuple[dict[str, Any], Site]:
     return found, Site(found["site"])
 
 
-@contextlib.contextmanager
-def _locked(state_dir: str) -> Iterator[None]:
-    """One change at a time: an interrupted one must not be mistaken for one under way."""
-    folder = patches_folder(state_dir)
-    os.makedirs(folder, mode=0o700, exist_ok=True)
-    handle = os.open(os.path.join(folder, ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        deadline = time.monotonic() + LOCK_WAIT_S
-        while True:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise Refusal("locked", "another hsops is changing patches on this host") from None
-                time.sleep(0.1)
-        yield
-    finally:
-        os.close(handle)
+def _locked(params: dict[str, Any], held: lock.Held | None = None) -> contextlib.AbstractContextManager[None]:
+    """Nobody else writes here now: an interrupted change must not be mistaken for one under way."""
+    return lock.exclusive(patches_folder(params["state_dir"]), params, held)
 
 
 def _recover(state_dir: str, site: Site) -> None:
@@ -202,6 +187,15 @@ def _told(site: Site, path: str) -> dict[str, Any] | None:
         return None
     state, data = found
     return {"content_b64": base64.b64encode(data).decode(), "mode": state["mode"], "sha256": state["sha256"]}
+
+
+def _done_by_another(params: dict[str, Any], store: Store, version: str | None) -> bool:
+    """Who waited for the lock finds, after a colleague's deploy of the same, what it came for."""
+    record, expect = store.record(), params.get("expect")
+    if record is None or not expect or params.get("exact") or record["serial"] == expect["serial"]:
+        return False
+    same = record["identity"] == params["identity"]
+    return same and bool(patch_plan.judge(record, store.site, version)["state"] == "applied")
 
 
 def _check_expected(params: dict[str, Any], store: Store, version: str | None) -> None:

@@ -17,7 +17,7 @@ import contextlib
 import glob
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from hsops.agent import patch_shapes
@@ -29,9 +29,14 @@ UNDONE, COMPLETED = "undone", "completed"
 
 
 class Store:
-    """The memory of one patch for one site folder."""
+    """The memory of one patch for one site folder.
 
-    def __init__(self, state_dir: str, patch: str, site: Site) -> None:
+    Args:
+        fence: asked before every step of a change; raises ``lock-lost`` when the host is somebody else's by now.
+    """
+
+    def __init__(self, state_dir: str, patch: str, site: Site, fence: Callable[[], None] = lambda: None) -> None:
+        self.fence = fence
         self.folder = os.path.join(patches_folder(state_dir), patch, sha256(os.fsencode(site.root))[:12])
         self.patch, self.site = patch, site
 
@@ -85,7 +90,8 @@ class Store:
 
         Raises:
             OSError: a file could not be written; everything is as before.
-            Refusal: ``damaged``, as before too; ``unfinished``: undoing failed too, which the next verb tries again.
+            Refusal: ``damaged``, as before too; ``unfinished``: undoing failed too, which the next verb tries again;
+                ``lock-lost``: what is half done is the next holder's to undo.
         """
         self._settle()
         journal = {
@@ -96,14 +102,13 @@ class Store:
             "removed": [*remove],
         }
         try:
+            self.fence()
             self._save("journal.json", journal)
-            for folder in make:
-                self.site.make_folder(folder)
-            for change in changes:
-                self._stage(change["path"], change["after"])
-            self._sync({self.site.place(change["path"], change["after"]) for change in changes})
+            self._make(make, changes)
+            self.fence()
             self._commit(record)
         except (OSError, Refusal) as error:
+            self.fence()  # an undo is a change too
             if self._undo_after(error) != COMPLETED:  # else it counted already: only the last sync failed
                 raise
         with contextlib.suppress(OSError):  # the change stands; the next verb tidies up
@@ -172,6 +177,19 @@ class Store:
         if state:
             self.site.stage(path, state, self)
         return state
+
+    def _make(self, folders: Sequence[str], changes: list[dict[str, Any]]) -> None:
+        for folder in folders:
+            self.fence()
+            self.site.make_folder(folder)
+        for change in changes:
+            self.fence()
+            self._stage(change["path"], change["after"])
+        self._sync({self._place(change) for change in changes})
+
+    def _place(self, change: dict[str, Any]) -> str:
+        self.fence()
+        return self.site.place(change["path"], change["after"])
 
     def _commit(self, record: dict[str, Any] | None) -> None:
         if record is None:

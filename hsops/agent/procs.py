@@ -1,5 +1,6 @@
 """Processes as /proc shows them. A process is its pid *and* its start time: the pid alone may be another's by now."""
 
+import functools
 import os
 import re
 import signal
@@ -184,6 +185,7 @@ def send(pid: int, start: int, number: int) -> bool:
     return True
 
 
+@functools.cache
 def boot_id() -> str:
     """Changes with every boot; start times of another boot mean nothing."""
     return _read("/proc/sys/kernel/random/boot_id").decode().strip()

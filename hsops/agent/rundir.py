@@ -24,7 +24,7 @@ class RunDir:
 
     def read(self, name: str) -> "dict[str, Any]":
         """A JSON file of the run; ``{}`` when it is not there."""
-        return _read_json(os.path.join(self.path, name))
+        return read_json(os.path.join(self.path, name))
 
     def write(self, name: str, value: "dict[str, Any]") -> None:
         """A JSON file of the run, whole or not at all."""
@@ -97,7 +97,7 @@ class RunDir:
         if not dump_dir:
             return []
         paths = glob.glob(os.path.join(glob.escape(dump_dir), "hello", f"{self.id}.*.json"))
-        found = {os.path.basename(path): said for path in paths if (said := _read_json(path))}
+        found = {os.path.basename(path): said for path in paths if (said := read_json(path))}
         kept = self.read("hellos.json")
         if not found.items() <= kept.items():
             kept.update(found)
@@ -166,7 +166,8 @@ def write_json(path: str, value: "dict[str, Any]") -> None:
         raise
 
 
-def _read_json(path: str) -> "dict[str, Any]":
+def read_json(path: str) -> "dict[str, Any]":
+    """The object in a JSON file; ``{}`` when there is none."""
     try:
         with open(path, encoding="utf-8") as file:
             found = json.load(file)

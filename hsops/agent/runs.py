@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import glob
 import json
 import os
 import random
@@ -15,9 +16,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from hsops.agent import claims, facts, procs
+from hsops.agent import claims, facts, lock, patch_store, procs
 from hsops.agent.protocol import PROTOCOL, Refusal
-from hsops.agent.rundir import RunDir, all_runs, runs_folder, write_json
+from hsops.agent.rundir import RunDir, all_runs, read_json, runs_folder, write_json
 
 _READY_S = 20.0  # for the supervisor to start the server; it takes ~0.1 s
 _SECRET = re.compile(r"(?i)(token|secret|password|api_?key)")
@@ -34,14 +35,15 @@ def start(params: "dict[str, Any]") -> "dict[str, Any]":
 
     Raises:
         Refusal: no-sglang, model-missing, dump-dir-not-writable, dump-dir-taken, port-taken, port-unusable,
-            already-running, not-started.
+            already-running, changed-meanwhile, not-started, locked, lock-lost (``lock.held``).
     """
-    with _locked(params):
+    with lock.held(params) as held, _locked(params):
         sglang = facts.sglang()
         if "sglang" in params["needs"] and not sglang["root"]:
             raise Refusal("no-sglang", f"{sys.executable} has no sglang", python=sys.executable)
         model, dump_dir = _model(str(params["model"])), _dump_dir(params.get("dump_dir", ""))
         _refuse_second(params, dump_dir)
+        _refuse_changed(params)
         port = _port(int(params["port"]), str(params.get("host") or "127.0.0.1"))
         run = _new_run(params)
         env = {name: _filled(value, run, dump_dir) for name, value in params["env"].items()}
@@ -56,6 +58,7 @@ def start(params: "dict[str, Any]") -> "dict[str, Any]":
             "sglang": sglang["version"] or "",
             **{name: params[name] for name in ("server", "model", "tp", "spec_hash", "patches")},
         }
+        held.check()
         run.write("spec.json", spec)
         _launch(run, env)
         return {"run": run.describe()}
@@ -83,6 +86,16 @@ def _refuse_second(params: "dict[str, Any]", dump_dir: str) -> None:
 
 def _taken(dump_dir: str, who: str) -> Refusal:
     return Refusal("dump-dir-taken", f"{who} writes dumps into {dump_dir}", path=dump_dir, by=who)
+
+
+def _refuse_changed(params: "dict[str, Any]") -> None:
+    """The patches are still those that the client looked at: somebody may have deployed in between."""
+    for patch, identity in params["patches"].items():
+        folder = os.path.join(patch_store.patches_folder(params["state_dir"]), patch)
+        records = glob.glob(os.path.join(glob.escape(folder), "*/record.json"))
+        if identity not in [read_json(path).get("identity") for path in records]:
+            message = f"patch {patch} changed since it was looked at"
+            raise Refusal("changed-meanwhile", message, patch=patch)
 
 
 def list_runs(params: "dict[str, Any]") -> "dict[str, Any]":

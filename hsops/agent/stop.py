@@ -5,7 +5,7 @@ import signal
 import time
 from typing import Any
 
-from hsops.agent import procs
+from hsops.agent import lock, procs
 from hsops.agent.rundir import RunDir, find_run
 
 _KILL_S = 15.0  # a process in an uninterruptible sleep (a wedged GPU driver) outlives SIGKILL for a while
@@ -15,11 +15,20 @@ _END_S = 5.0  # for the supervisor to reap the last one and write the end
 
 
 def stop(params: "dict[str, Any]") -> "dict[str, Any]":
-    """End a run. ``params``: run; grace, seconds between SIGTERM to the server and SIGKILL to its whole tree.
+    """End a run. ``params``: run; grace, seconds between SIGTERM to the server and SIGKILL to its whole tree; ``lock``.
 
-    Result: ``{"run", "ended": [{"pid", "command", "by"}], "left": [...], "seconds"}``; ``by`` is TERM or KILL.
+    Result: ``{"run", "ended": [{"pid", "command", "by"}], "left": [...], "seconds", "beside"}``; ``by``: TERM or KILL;
+    ``beside``: who holds the host's lock meanwhile, when ``lock.force`` was given; else null.
+
+    Raises:
+        Refusal: no-such-run, locked, lock-lost (``lock.held``).
     """
     run = find_run(params)
+    with lock.held(params) as held, held.kept_alive():
+        return {**_end(run, params), "beside": held.beside}
+
+
+def _end(run: RunDir, params: "dict[str, Any]") -> "dict[str, Any]":
     state = run.read("state.json")
     began = time.monotonic()
     known = {p.pid: (p, procs.role(procs.title(p.pid)) or procs.title(p.pid)[:120]) for p in run.processes(state)}

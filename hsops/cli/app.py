@@ -8,7 +8,22 @@ from typing import Any
 import typer
 
 from hsops import __version__
-from hsops.cli import demo, deploy, diagnose, doctor, extract, fetch, lab, launch, logs, playbook, status, stop, verify
+from hsops.cli import (
+    demo,
+    deploy,
+    diagnose,
+    doctor,
+    extract,
+    fetch,
+    lab,
+    launch,
+    logs,
+    playbook,
+    status,
+    stop,
+    unlock,
+    verify,
+)
 from hsops.cli.options import everywhere
 from hsops.render import streams
 
@@ -28,6 +43,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "status": status.status,
     "logs": logs.logs,
     "stop": stop.stop,
+    "unlock": unlock.unlock,
     "diagnose": diagnose.diagnose,
     "extract": extract.extract,
     "fetch": fetch.fetch,

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from hsops.deploy.plan_file import Entry
     from hsops.deploy.targets import Target
     from hsops.remote.agent import Agent
+    from hsops.remote.lock import Lock
     from hsops.render.deploy import Row
 
 UNDO = "hsops deploy --revert"
@@ -269,16 +270,16 @@ def _on_host(session: Session, wish: Wish, rows: list[Row]) -> rollout.Changed:
     from hsops.cli.rollout import Changed
 
     done = list(rows)
-    for i, row in enumerate(rows):
-        if not row.plan.needed:
-            continue
-        try:
-            done[i] = replace(row, done=_change(session.agent(row.host), row.plan, wish))
-        except HsopsError as error:
-            if names := ", ".join(earlier.plan.patch for earlier in done if earlier.done):
-                said = f"{error.message} ({names} is done)"
-                error = PartialError(said, host=error.host or row.host, why=error.why, fix=error.fix)
-            return Changed(tuple(done), error)
+    todo = [i for i, row in enumerate(rows) if row.plan.needed]
+    try:
+        with session.lock(rows[0].host) as lock:
+            for i in todo:
+                done[i] = replace(rows[i], done=_change(lock, rows[i].plan, wish, keep=i != todo[-1]))
+    except HsopsError as error:
+        if names := ", ".join(earlier.plan.patch for earlier in done if earlier.done):
+            said = f"{error.message} ({names} is done)"
+            error = PartialError(said, host=error.host or rows[0].host, why=error.why, fix=error.fix)
+        return Changed(tuple(done), error)
     return Changed(tuple(done))
 
 
@@ -289,10 +290,14 @@ def _again(wish: Wish) -> str:
     return " ".join(["hsops deploy", *words, *flags])
 
 
-def _change(agent: Agent, plan: Plan, wish: Wish) -> Done:
+def _change(lock: Lock, plan: Plan, wish: Wish, *, keep: bool) -> Done:
     from hsops.deploy import do
 
-    return do.revert(agent, plan, force=wish.force) if wish.revert else do.apply(agent, plan)
+    return (
+        do.revert(lock, plan, force=wish.force, keep=keep)
+        if wish.revert
+        else do.apply(lock, plan, keep=keep, exact=bool(wish.plan))
+    )
 
 
 def _nothing(rows: list[Row], wish: Wish) -> list[str]:

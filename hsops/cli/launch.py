@@ -107,7 +107,8 @@ def _start(session: Session, agent: Agent, plan: Plan, wish: Wish) -> tuple[Star
     if there and there.spec_hash == plan.spec_hash:
         with agent.host.tunnel(there.port) as port:
             healthy = not there.capture_fault and is_healthy(port, plan.api_key)
-    started = ensure(agent, plan, known, replace=wish.replace, healthy=healthy, emit=session.console.emit)
+    with session.lock(plan.host) as lock:
+        started = ensure(lock, plan, known, replace=wish.replace, healthy=healthy, emit=session.console.emit)
     if started.fresh:
         for note in plan.notes:
             session.console.emit(Note(note, plan.host))

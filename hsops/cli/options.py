@@ -23,6 +23,7 @@ class Options:
     no_color: bool = False
     yes: bool = False
     accept_new: bool = False
+    lock_wait: float | None = None
 
 
 def _option(*names: str, **kwargs: Any) -> Any:
@@ -44,7 +45,18 @@ _EVERYWHERE = {
     "no_color": (Annotated[bool, _option("--no-color", help="No colour, even on a terminal.")], False),
     "yes": (Annotated[bool, _option("--yes", "-y", help="Do not ask.")], False),
     "accept_new": (Annotated[bool, _option("--accept-new", help="Trust host keys seen for the first time.")], False),
+    "lock_wait": (
+        Annotated[
+            float | None, _option("--lock-wait", metavar="SECONDS", min=0, help="Longest wait for a host's lock [10].")
+        ],
+        None,
+    ),
 }
+
+
+def _said(value: Any) -> bool:
+    """The option was given here; 0 seconds count, 0 times ``-v`` do not."""
+    return isinstance(value, float) or bool(value)
 
 
 def everywhere(body: Callable[..., Any]) -> Callable[..., Any]:
@@ -59,7 +71,8 @@ def everywhere(body: Callable[..., Any]) -> Callable[..., Any]:
     def command(ctx: typer.Context, **params: Any) -> Any:
         root = ctx.find_root()
         held = root.obj if isinstance(root.obj, Options) else Options()
-        values = {f.name: params.pop(f.name) or getattr(held, f.name) for f in fields(Options)}
+        given = {f.name: params.pop(f.name) for f in fields(Options)}
+        values = {name: value if _said(value) else getattr(held, name) for name, value in given.items()}
         root.obj = Options(**{**values, "host": tuple(values["host"]), "group": tuple(values["group"])})
         return body(ctx, **params)
 

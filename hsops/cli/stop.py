@@ -17,12 +17,13 @@ def stop(
     *,
     run_id: Annotated[str, typer.Option("--run", metavar="ID", help="This run, whatever its server.")] = "",
     grace: Annotated[float, typer.Option(metavar="SECONDS", min=0, help="From SIGTERM to SIGKILL.")] = 10.0,
+    force: Annotated[bool, typer.Option("--force", help="At once, whoever holds the host's lock.")] = False,
 ) -> None:
     """Stop a server: SIGTERM, then SIGKILL for whatever is left of the run; says what was ended."""
-    run(ctx, "stop", lambda session: end(session, server or None, run_id=run_id, grace=grace))
+    run(ctx, "stop", lambda session: end(session, server or None, run_id=run_id, grace=grace, force=force))
 
 
-def end(session: Session, server: str | None, *, run_id: str = "", grace: float = 10.0) -> Outcome:
+def end(session: Session, server: str | None, *, run_id: str = "", grace: float = 10.0, force: bool = False) -> Outcome:
     """The command's body, for playbooks too."""
     from hsops.cli.logs import find
     from hsops.remote.runs import list_runs, stop_run
@@ -35,7 +36,9 @@ def end(session: Session, server: str | None, *, run_id: str = "", grace: float 
         spec = session.server(server)
         agent = session.agent(spec.host)
         wanted = [found for found in list_runs(agent, spec.name) if found.alive or found.left]
-    stopped = [stop_run(agent, found.id, grace=grace) for found in wanted]
+    with session.lock(agent.host.name) as lock:
+        last = wanted[-1:]
+        stopped = [stop_run(agent, run.id, grace=grace, lock=lock, keep=[run] != last, force=force) for run in wanted]
     left = sum(len(one.left) for one in stopped)
     data = {"stopped": [{**asdict(one), "run": one.run.as_json()} for one in stopped], "left": left}
     if not left:

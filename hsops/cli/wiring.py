@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from hsops.core.inventory import HostSpec, Inventory, ServerSpec
     from hsops.remote.agent import Agent
     from hsops.remote.host import Host
+    from hsops.remote.lock import Lock
 
 
 @dataclass
@@ -72,10 +73,21 @@ class Session:
         if spec.name not in self._agents:
             from hsops.remote.agent import Agent
 
+            wait = self.options.lock_wait
             self._agents[spec.name] = Agent(
-                self._connect(spec), python=spec.python, state_dir=spec.state_dir, emit=self.console.emit
+                self._connect(spec),
+                python=spec.python,
+                state_dir=spec.state_dir,
+                emit=self.console.emit,
+                lock_wait=10.0 if wait is None else wait,
             )
         return self._agents[spec.name]
+
+    def lock(self, host: str) -> Lock:
+        """The lock of a host, for one change: wait as long as ``--lock-wait`` says."""
+        from hsops.remote.lock import Lock
+
+        return Lock(self.agent(host), f"hsops {self.console.command}")
 
     def confirm(self, question: str) -> bool:
         """Ask, unless ``--yes``; without a terminal the answer is an error that names ``--yes``."""

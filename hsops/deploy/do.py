@@ -6,6 +6,7 @@ import base64
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from hsops.core.deadline import Deadline
 from hsops.core.errors import AgentError, HsopsError, LockedError, RemoteError, StalePlanError
@@ -14,27 +15,38 @@ from hsops.deploy import hook
 from hsops.deploy.facts import Facts
 from hsops.deploy.plan import READ, Plan
 from hsops.payload.hsops_hs_dump.strategy import HOOK_FLAG
+from hsops.remote import lock as lock_
 from hsops.remote.agent import Agent
+from hsops.remote.lock import Lock
 from hsops.remote.runs import list_runs
 
 SHOWN = 5  # differences that a message names
-CHANGE = Deadline(idle=60.0, total=180.0)  # the agent waits up to 20 s for its lock
+CHANGE = Deadline(idle=60.0, total=180.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What was changed: paths, and folders that stayed because something else lies in them; seconds it took."""
+    """What was changed: paths, and folders that stayed because something else lies in them; seconds it took.
+
+    ``already``: nothing, because somebody else did the same at the same time.
+    """
 
     changed: tuple[str, ...]
     left: tuple[str, ...]
     seconds: float
+    already: bool = False
 
 
 def look(agent: Agent, patch: str, place: str = "source", read: Sequence[str] = READ) -> Facts:
     """What the host has in a place, with the bytes of ``read``. An interrupted earlier change is undone by this."""
     try:
         found = agent.call(
-            "patch-inspect", deadline=CHANGE, patches=[patch], place=place, read=list(read), flags=[HOOK_FLAG]
+            "patch-inspect",
+            deadline=lock_.patient(CHANGE, agent),
+            patches=[patch],
+            place=place,
+            read=list(read),
+            flags=[HOOK_FLAG],
         )
         return facts_.parse(found, patch, read)
     except AgentError as error:
@@ -58,11 +70,16 @@ def look_hook(agent: Agent, patch: str, wanted: Sequence[str] = ()) -> Facts:
     return look(agent, patch, hook.PLACE, sorted({*recorded.files, *wanted}))
 
 
-def apply(agent: Agent, plan: Plan) -> Done:
+def apply(lock: Lock, plan: Plan, *, keep: bool = False, exact: bool = False) -> Done:
     """Carry out a plan: all of it or nothing.
+
+    Args:
+        lock: of the host; ``keep`` it for the command's next change there.
+        exact: refuse also when somebody did the same since the plan was made.
 
     Raises:
         AgentError: the host refused; ``code`` says why. Nothing was changed.
+        LockedError: somebody else changes it, or took the lock away.
     """
     edits = [
         {
@@ -76,24 +93,36 @@ def apply(agent: Agent, plan: Plan) -> Done:
         for edit in plan.edits
     ]
     return _change(
-        agent,
+        lock,
         "patch-apply",
+        f"{plan.patch} {plan.identity}",
+        keep=keep,
         place=plan.place,
         patch=plan.patch,
         identity=plan.identity,
         options=plan.options,
         edits=edits,
         expect=plan.seen.expect(),
+        exact=exact,
     )
 
 
-def revert(agent: Agent, plan: Plan, *, force: bool = False) -> Done:
-    """Carry out a plan to revert: bring back what was there before the patch, byte for byte.
+def revert(lock: Lock, plan: Plan, *, force: bool = False, keep: bool = False) -> Done:
+    """Carry out a plan to revert: bring back what was there before the patch, byte for byte. Arguments: as ``apply``.
 
     Raises:
         AgentError: as ``apply``.
     """
-    return _change(agent, "patch-revert", place=plan.place, patch=plan.patch, force=force, expect=plan.seen.expect())
+    return _change(
+        lock,
+        "patch-revert",
+        f"{plan.patch} {plan.identity}, revert",
+        keep=keep,
+        place=plan.place,
+        patch=plan.patch,
+        force=force,
+        expect=plan.seen.expect(),
+    )
 
 
 def check_fresh(agent: Agent, plan: Plan) -> None:
@@ -130,8 +159,8 @@ def stale_runs(agent: Agent, patch: str, identity: str) -> list[str]:
 
 def explained(error: AgentError, agent: Agent) -> HsopsError:
     """The same error with what it means and what to do."""
-    if error.code == "locked":
-        return LockedError(error.message, host=error.host, fix="wait for it, then again")
+    if isinstance(told := lock_.explained(error), LockedError):
+        return told
     why, fix = _MEANING.get(error.code, tuple(t.replace("{", "{{").replace("}", "}}") for t in (error.why, error.fix)))
     detail = {**error.detail, "python": agent.python}
     words = {key: str(value) for key, value in detail.items()}
@@ -175,16 +204,17 @@ _MEANING = {
 }
 
 
-def _change(agent: Agent, verb: str, **params: object) -> Done:
+def _change(lock: Lock, verb: str, reason: str, **params: Any) -> Done:
     started = time.monotonic()
     try:
-        result = agent.call(verb, deadline=CHANGE, **params)
+        result = lock.call(verb, reason=reason, deadline=CHANGE, **params)
     except AgentError as error:
-        raise explained(error, agent) from None
+        raise explained(error, lock.agent) from None
     except RemoteError as error:  # it was ended half-way, perhaps
         error.fix = error.fix or "hsops deploy --status: what is half done there is undone or completed first"
         raise
-    return Done(tuple(result["changed"]), tuple(result.get("left", ())), time.monotonic() - started)
+    seconds = time.monotonic() - started
+    return Done(tuple(result["changed"]), tuple(result.get("left", ())), seconds, result.get("already", False))
 
 
 def _text(content: bytes | None) -> str | None:

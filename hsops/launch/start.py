@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hsops.core.deadline import QUICK
-from hsops.core.errors import AgentError, HsopsError, UnhealthyError
+from hsops.core.errors import AgentError, HsopsError, LockedError, UnhealthyError
 from hsops.core.events import Emit, Note
 from hsops.core.inventory import PatchSpec, ServerSpec
 from hsops.core.runs import Run, parse_run
@@ -15,6 +15,7 @@ from hsops.launch import needs
 from hsops.launch.env_lint import Machine, wants_machine
 from hsops.launch.plan import Deployed, Plan
 from hsops.remote.agent import Agent
+from hsops.remote.lock import Lock, explained, patient
 from hsops.remote.runs import stop_run
 
 _FIXES = {
@@ -22,6 +23,7 @@ _FIXES = {
     "model-missing": "correct servers.<name>.model in inventory.yaml, or copy the model there",
     "dump-dir-not-writable": "set hosts.<name>.dumps in inventory.yaml to a folder that this user can write",
     "dump-dir-taken": "end that server, or set hosts.<name>.dumps in inventory.yaml to a folder of its own",
+    "changed-meanwhile": "somebody deployed in between; look: hsops audit; then again: hsops launch",
     "port-unusable": "correct servers.<name>.port or args.host in inventory.yaml",
 }
 
@@ -66,15 +68,18 @@ def machine(agent: Agent, env: Mapping[str, str]) -> Machine:
 def _inspect(agent: Agent, server: ServerSpec, place: str, patches: Sequence[PatchSpec]) -> dict[str, Any]:
     names = [patch.name for patch in patches]
     try:
-        return agent.call("patch-inspect", deadline=QUICK, place=place, patches=names, flags=needs.ADDED)
+        return agent.call(
+            "patch-inspect", deadline=patient(QUICK, agent), place=place, patches=names, flags=needs.ADDED
+        )
     except AgentError as error:
         raise _refused(error, server.name, agent.host.name) from error
 
 
-def ensure(agent: Agent, plan: Plan, known: Sequence[Run], *, replace: bool, healthy: bool, emit: Emit) -> Started:
+def ensure(lock: Lock, plan: Plan, known: Sequence[Run], *, replace: bool, healthy: bool, emit: Emit) -> Started:
     """Start ``plan`` unless it runs already.
 
     Args:
+        lock: of the host: held from the end of the old run to the start of the new one.
         known: the server's runs, newest first.
         replace: stop a run of the server that is another, or is not healthy, and start anew.
         healthy: whether the run that is there answers.
@@ -94,9 +99,10 @@ def ensure(agent: Agent, plan: Plan, known: Sequence[Run], *, replace: bool, hea
         )
     for run in known:
         if run.alive or run.left:
-            _clear(agent, run, plan.host, emit)
+            _clear(lock, run, plan.host, emit)
     try:
-        return Started(parse_run(agent.call("run-start", deadline=QUICK, **plan.request())["run"]), fresh=True)
+        started = lock.call("run-start", reason=f"server {plan.server}", deadline=QUICK, **plan.request())
+        return Started(parse_run(started["run"]), fresh=True)
     except AgentError as error:
         raise _refused(error, plan.server, plan.host, plan.port) from error
 
@@ -106,11 +112,11 @@ def _known(flags: dict[str, bool]) -> frozenset[str] | None:
     return frozenset(flag for flag, there in flags.items() if there) or None
 
 
-def _clear(agent: Agent, run: Run, host: str, emit: Emit) -> None:
+def _clear(lock: Lock, run: Run, host: str, emit: Emit) -> None:
     """End a run that is in the way; what outlived an earlier server holds its GPUs and ports."""
     what = f"stopping run {run.id}" if run.alive else f"ending {len(run.left)} processes that run {run.id} left behind"
     emit(Note(f"{what} first", host))
-    stopped = stop_run(agent, run.id, grace=10.0 if run.alive else 0.0)
+    stopped = stop_run(lock.agent, run.id, grace=10.0 if run.alive else 0.0, lock=lock, keep=True)
     if stopped.left:
         pids = ", ".join(str(one["pid"]) for one in stopped.left)
         raise UnhealthyError(
@@ -122,6 +128,8 @@ def _clear(agent: Agent, run: Run, host: str, emit: Emit) -> None:
 
 
 def _refused(error: AgentError, server: str, host: str, port: int | str = "") -> HsopsError:
+    if isinstance(told := explained(error), LockedError):
+        return told
     fix = _FIXES.get(error.code, error.fix)
     if error.code == "port-taken":
         pid = error.detail.get("pid")

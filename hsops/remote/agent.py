@@ -17,6 +17,7 @@ from hsops.core.events import Emit, Note
 from hsops.remote.calls import said
 from hsops.remote.host import Completed, Host, Stream
 from hsops.remote.interpreter import explain, wrong_python
+from hsops.remote.me import myself
 from hsops.remote.shell import NOT_STORED, with_file
 from hsops.remote.talk import Talk, lines
 from hsops.remote.zipapp import build
@@ -34,10 +35,20 @@ class Agent:
         python: the interpreter that runs SGLang there.
         state_dir: hsops' folder there; the agent lies at ``agent/<hash>.pyz`` in it.
         emit: is told what the agent did beside what it was asked for: a change that a crash interrupted was put right.
+        lock_wait: seconds that a verb may wait while somebody else changes the host.
     """
 
-    def __init__(self, host: Host, *, python: str, state_dir: str, emit: Emit = lambda _: None) -> None:
+    def __init__(
+        self,
+        host: Host,
+        *,
+        python: str,
+        state_dir: str,
+        emit: Emit = lambda _: None,
+        lock_wait: float = 10.0,
+    ) -> None:
         self.host, self.python, self.state_dir, self._emit = host, python, state_dir, emit
+        self.lock_wait = lock_wait
         self.path = f"{state_dir}/agent/{hashlib.sha256(build()).hexdigest()[:16]}.pyz"
         self._uploaded = False
         self._talk, self._talking = Talk(self._serve, self._is_reply, build), threading.Lock()
@@ -134,7 +145,8 @@ class Agent:
         return Command((self.python, "-I", self.path, verb)), json.dumps(self._body(params)).encode()
 
     def _body(self, params: dict[str, Any]) -> dict[str, Any]:
-        return {"protocol": PROTOCOL, "params": {"state_dir": self.state_dir, **params}}
+        always = {"state_dir": self.state_dir, "lock_wait": self.lock_wait, "client": myself()}
+        return {"protocol": PROTOCOL, "params": {**always, **params}}
 
     def _guarded(self, command: Command) -> Command:
         return Command(("sh", "-c", _GUARD, "sh", self.path, str(len(build())), *command.argv))
@@ -172,6 +184,8 @@ class Agent:
         event = self._parse(line)["event"]
         if event["kind"] == "recovered":
             self._emit(_recovered(event, self.host.name))
+        if event["kind"] == "waiting":
+            self._emit(Note(f"waits up to {event['seconds']:.0f} s: {event['holder']['words']}", self.host.name))
         return False
 
     def _parse(self, line: bytes) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from hsops.core.deadline import QUICK, Deadline
 from hsops.core.errors import UnhealthyError
 from hsops.core.runs import Run, parse_run
 from hsops.remote.agent import Agent
+from hsops.remote.lock import Lock
 
 if TYPE_CHECKING:  # it brings the log's expressions, which only a launch needs
     from hsops.core.baseline import Baseline
@@ -27,12 +28,14 @@ class Stopped:
         ended: the processes that it ended: pid, command, and ``TERM`` or ``KILL``.
         left: processes that are still there, with their state; must be empty.
         seconds: how long it took.
+        beside: who held the host's lock meanwhile, in words; empty: nobody else.
     """
 
     run: Run
     ended: tuple[dict[str, Any], ...]
     left: tuple[dict[str, Any], ...]
     seconds: float
+    beside: str = ""
 
 
 def list_runs(agent: Agent, server: str | None = None, *, limit: int = 20) -> tuple[Run, ...]:
@@ -68,15 +71,24 @@ def need_capture(agent: Agent, server: str, run: Run | None) -> Run:
     return run
 
 
-def stop_run(agent: Agent, run: str, *, grace: float = 10.0) -> Stopped:
+def stop_run(
+    agent: Agent, run: str, *, grace: float = 10.0, lock: Lock | None = None, keep: bool = False, force: bool = False
+) -> Stopped:
     """End a run's whole process tree and nothing else.
 
     Args:
         grace: seconds between SIGTERM for the server and SIGKILL for everything that is left.
+        lock: the command's own of the host; ``keep`` it for what the command does next.
+        force: also while somebody else holds the lock.
+
+    Raises:
+        LockedError: somebody else holds it.
     """
     deadline = Deadline(idle=grace + 60.0, total=grace + 60.0)
-    found = agent.call("run-stop", deadline=deadline, run=run, grace=grace)
-    return Stopped(parse_run(found["run"]), tuple(found["ended"]), tuple(found["left"]), found["seconds"])
+    lock, reason = lock or Lock(agent, "hsops stop"), f"run {run}"
+    found = lock.call("run-stop", reason=reason, keep=keep, force=force, deadline=deadline, run=run, grace=grace)
+    beside = found["beside"]["words"] if found["beside"] else ""
+    return Stopped(parse_run(found["run"]), tuple(found["ended"]), tuple(found["left"]), found["seconds"], beside)
 
 
 def follow_run(agent: Agent, run: str, *, offset: int = 0) -> AbstractContextManager[Iterator[dict[str, Any]]]:

@@ -52,6 +52,9 @@ def done_lines(rows: list[Row], *, undo: str = "") -> Iterator[str]:
         if row.done is None:
             continue
         word = "applied" if undo else "reverted"
+        if row.done.already:
+            yield f"{row.host} · {row.plan.patch} {row.plan.identity}: somebody else applied the same at the same time"
+            continue
         line = f"{row.host} · {row.plan.patch} {row.plan.identity} {word} in {row.done.seconds:.1f} s"
         yield f"{line:<{WIDTH}} undo: {undo}" if undo else line
         if row.done.left:

@@ -131,6 +131,8 @@ def stopped_lines(stopped: list[Stopped]) -> Iterator[str]:
         yield "nothing is running"
     for one in stopped:
         yield f"{one.run.server}: run {one.run.id} stopped in {one.seconds:.1f} s, {len(one.ended)} processes ended"
+        if one.beside:
+            yield f"  beside: {one.beside}"
         for row in one.ended:
             yield f"  {row['pid']:>8}  {row['by']:4}  {row['command']}"
         for row in one.left:

@@ -18,6 +18,7 @@ from hsops.deploy.payload import PACKAGE
 from hsops.deploy.plan import Plan
 from hsops.remote.agent import Agent
 from hsops.remote.local import LocalHost
+from hsops.remote.lock import Lock
 from tests.faults.ground import LONG_AGO, Tree, tree
 
 REGISTRY = "sglang/srt/models/registry.py"
@@ -67,7 +68,7 @@ class Box:
             patch = HsDumpPatch(name="hs-dump", boundaries=boundaries)
             planned = plan.plan(do.look(agent, "hs-dump"), payload.build(patch), force=force)
             if planned.needed:
-                do.apply(agent, planned)
+                do.apply(Lock(agent, "test"), planned)
             return planned
 
     def status(self) -> str:
@@ -80,7 +81,7 @@ class Box:
         """As ``hsops deploy --revert``."""
         with self._agent() as agent:
             planned = plan.plan_revert(do.look(agent, "hs-dump"), "hs-dump", force=force)
-            return do.revert(agent, planned, force=force)
+            return do.revert(Lock(agent, "test"), planned, force=force)
 
     def tree(self) -> Tree:
         """Everything below the site."""

@@ -13,6 +13,7 @@ TRACED = (
     "setxattr,fsetxattr,sendfile,copy_file_range,exit_group"
 )
 _CALL = re.compile(r"^(\d+ +)?(\w+)\((.*)\) += (\?|-?\w+)")
+_RANDOM = re.compile(r"(?<=/lock/\.hsops-tmp-)[0-9a-f]{12}")  # a lease's temporary name, another in every run
 _PATH = re.compile(r'"((?:[^"\\]|\\.)*)"|\d+<([^>]*)>')
 
 
@@ -75,4 +76,4 @@ def points(found: list[Call], *roots: Path) -> list[Call]:
 def _paths(name: str, text: str) -> Iterator[str]:
     for quoted, described in _PATH.findall(text):
         if described or name not in ("write", "pwrite64", "writev"):  # theirs are bytes
-            yield quoted or described.partition(":[")[0]  # a pipe's number is another in every run
+            yield _RANDOM.sub("", quoted or described.partition(":[")[0])  # a pipe's number is another in every run

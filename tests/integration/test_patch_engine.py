@@ -74,8 +74,10 @@ def edit(site: Site, path: str, content: bytes | None) -> Edit:
     return Edit(path, content, 0o644, None if held is None else sha256(held), patch_plan.AS_IT_LIES)
 
 
-def apply(site: Site, state_dir: str, wanted: list[Edit], serial: str) -> None:
-    store = Store(state_dir, "p", site)
+def apply(
+    site: Site, state_dir: str, wanted: list[Edit], serial: str, fence: Callable[[], None] = lambda: None
+) -> None:
+    store = Store(state_dir, "p", site, fence)
     store.recover()
     patch_plan.check(wanted, site)
     changes, entries, folders = patch_plan.applying(wanted, store)

@@ -14,6 +14,7 @@ from hsops.core.errors import AgentError, StalePlanError
 from hsops.core.inventory import HsDumpPatch
 from hsops.deploy import do, payload, plan
 from hsops.payload.hsops_hs_dump.strategy import REGISTRY_FILE
+from hsops.remote.lock import Lock
 from tests.practice_host import PracticeHost, practice_host
 
 WANTED = payload.build(HsDumpPatch(name="hs-dump", boundaries=(1, 3)))
@@ -70,7 +71,7 @@ def _add(host: PracticeHost) -> None:
 
 
 def _deploy(host: PracticeHost) -> None:
-    do.apply(host.agent(), plan.plan(do.look(host.agent(), "hs-dump"), WANTED))
+    do.apply(Lock(host.agent(), "test"), plan.plan(do.look(host.agent(), "hs-dump"), WANTED))
 
 
 def _upgrade(host: PracticeHost) -> None:
@@ -119,7 +120,7 @@ def test_a_change_after_the_last_look_is_refused_on_the_host(bare: PracticeHost)
     before = bare.tree()
 
     with pytest.raises(AgentError) as caught:
-        do.revert(agent, planned)
+        do.revert(Lock(agent, "test"), planned)
 
     assert caught.value.code == "changed-meanwhile" and caught.value.detail["differ"] == ["hsops_hs_dump/more.py"]
     assert bare.tree() == before

@@ -1,0 +1,280 @@
+"""Who may change this host: one command at a time, told by name, never for ever.
+
+Who holds lease n (``leases.py``) has lost the lock when n + 1 is there, or when n was not renewed in time: a holder
+looks before every step (``Held.check``) and changes nothing from then on. A verb renews its lease while it works;
+between two verbs of one command nobody does, so that the lock of a client that is stopped or gone expires.
+
+Whoever takes over an expired lease first ends the process that worked under it, if that is on this machine. What may
+be half done is known to the journals, and the kernel's lock (``exclusive``) tells those that are being written from
+those that were left behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from hsops.agent import leases
+from hsops.agent.protocol import Refusal, emit
+
+WAIT_S = 10.0
+_BEAT_S = 2.0
+
+
+class Held:
+    """The lock in this process' hands.
+
+    Args:
+        lease: as taken; None: a ``stop --force`` that goes on beside whoever holds it.
+        before: the lease of a holder that did not come to its end.
+        beside: who holds it while this goes on all the same.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        lease: dict[str, Any] | None,
+        before: dict[str, Any] | None = None,
+        beside: dict[str, Any] | None = None,
+    ) -> None:
+        self.folder, self.lease, self.before, self.beside = folder, lease, before, beside
+        self._mutex = threading.Lock()
+
+    def check(self) -> None:
+        """The lock is still ours: asked before every step that changes something. Renews it in time.
+
+        Raises:
+            Refusal: ``lock-lost``. Nothing may be changed any more, nothing undone: that is the next holder's now.
+        """
+        if self.lease and not self.renew(self.lease["ttl"] / 4):
+            raise _lost(self.folder, self.lease)
+
+    def renew(self, after: float = 0.0, **changed: Any) -> bool:
+        """Count the time to live anew, unless it is over; whether the lock is still ours.
+
+        Args:
+            after: seconds since the last time before which there is nothing to do.
+            changed: fields of the lease.
+        """
+        if self.lease is None:
+            return True
+        with self._mutex:
+            since = leases.age(self.lease)
+            if leases.highest(self.folder) != self.lease["n"] or since > self.lease["ttl"]:
+                return False
+            if since >= after:
+                lease = {**self.lease, **leases.now(), **changed}
+                os.replace(leases.write(self.folder, lease), leases.path(self.folder, lease["n"]))
+                self.lease = lease
+        return True
+
+    @contextlib.contextmanager
+    def kept_alive(self) -> Iterator[None]:
+        """Renew it meanwhile, from a thread: for steps that take their time, such as somebody's script."""
+        over = threading.Event()
+        thread = threading.Thread(target=self._keep_alive, args=(over,), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+    def _keep_alive(self, over: threading.Event) -> None:
+        while self.lease and not over.wait(self.lease["ttl"] / 4):
+            with contextlib.suppress(OSError):  # a full disk: the next time, or it expires
+                self.renew()
+
+    def leave(self, *, keep: bool) -> None:
+        """Give it back, or with ``keep`` to the next verb of the same command."""
+        with contextlib.suppress(OSError):  # then it expires
+            self.renew(agent=None, free=not keep)
+
+
+@contextlib.contextmanager
+def held(params: dict[str, Any]) -> Iterator[Held]:
+    """Hold the host's lock.
+
+    ``params["lock"]``, all optional: ``token``, the command's own; ``who`` (user@host), ``pid``, ``command``,
+    ``reason``; ``wait``, seconds; ``ttl``, seconds; ``held``: an earlier verb of the command kept it; ``keep`` it for
+    the next one; ``force``: if somebody holds it, go on without it.
+
+    Raises:
+        Refusal: ``locked``, with ``detail.holder``: who has it (``leases.told``); ``lock-lost``: it was kept, and has
+            expired or was taken away since; ``not-ended``: the last holder's process outlives SIGKILL.
+    """
+    asked, folder = _asked(params), leases.folder_of(params["state_dir"])
+    mine = _again(folder, asked) if asked.get("held") else _take(folder, asked)
+    try:
+        yield mine
+    except BaseException:
+        mine.leave(keep=False)
+        raise
+    mine.leave(keep=bool(asked.get("keep")))
+
+
+@contextlib.contextmanager
+def exclusive(folder: str, params: dict[str, Any], mine: Held | None = None) -> Iterator[None]:
+    """The kernel's lock on ``folder``: whoever has it works there now. A holder whose lease is over is ended.
+
+    Args:
+        folder: which.
+        params: ``lock_wait``, seconds to wait.
+        mine: the host's lock, when it is held.
+
+    Raises:
+        Refusal: ``locked``; ``lock-lost`` with ``mine``.
+    """
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    handle = os.open(os.path.join(folder, ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        until, leases_folder = _Patience(float(params.get("lock_wait", WAIT_S))), leases.folder_of(params["state_dir"])
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                _, lease = leases.current(leases_folder)
+                if lease and leases.state_of(lease) == "expired" and _void(leases_folder, lease, params):
+                    leases.end(lease)
+                if mine:
+                    mine.check()
+                other = lease and lease.get("agent") and lease["agent"][0] != os.getpid()
+                if until.over(lease if other else None):
+                    raise _locked(lease if other else None) from None
+        yield
+    finally:
+        os.close(handle)
+
+
+def show(params: dict[str, Any]) -> dict[str, Any]:
+    """Verb ``lock-show``. ``params``: optional ``lock.token``, of a command that wants to know about its own lock.
+
+    Result: ``holder``: told or null; what has expired is told too, by its ``state``. ``mine``: null without a token,
+    else ``{"held", "by"}``: who took it, in words.
+    """
+    _, lease = leases.current(leases.folder_of(params["state_dir"]))
+    there = leases.told(lease) if lease and leases.state_of(lease) != "free" else None
+    token = (params.get("lock") or {}).get("token")
+    mine = {"held": bool(lease and lease.get("token") == token), "by": _taker(lease, token)} if token else None
+    return {"holder": there, "mine": mine}
+
+
+def evict(params: dict[str, Any]) -> dict[str, Any]:
+    """Verb ``lock-evict``: take the lock away from the holder ``n``. ``params``: ``n``; ``lock``: who does it.
+
+    Result: ``{"evicted": told or null, "ended": whether its process had to be killed}``.
+
+    Raises:
+        Refusal: ``changed-meanwhile``: another holds it by now.
+    """
+    folder = leases.folder_of(params["state_dir"])
+    n, lease = leases.current(folder)
+    if lease is None or leases.state_of(lease) == "free":
+        return {"evicted": None, "ended": False}
+    if n != params["n"]:
+        said = f"another holds the lock by now: {leases.words(lease)}"
+        raise Refusal("changed-meanwhile", said, holder=leases.told(lease))
+    shown = leases.told(lease)
+    if not _void(folder, lease, params):
+        raise Refusal("changed-meanwhile", "somebody else took the lock at this moment")
+    return {"evicted": shown, "ended": leases.end(lease)}
+
+
+def release(params: dict[str, Any]) -> dict[str, Any]:
+    """Verb ``lock-release``: a command that kept the lock needs it no more. ``params``: ``lock.token``."""
+    folder = leases.folder_of(params["state_dir"])
+    _, lease = leases.current(folder)
+    ours = bool(lease and lease.get("token") == params["lock"]["token"])
+    if lease and ours:
+        Held(folder, lease).leave(keep=False)
+    return {"released": ours}
+
+
+def _void(folder: str, lease: dict[str, Any], params: dict[str, Any]) -> bool:
+    """Put a lease that nobody holds above ``lease``; False when another one is there by now."""
+    return leases.claim(folder, {**leases.fresh(lease["n"] + 1, _asked(params)), "agent": None, "free": True})
+
+
+def _take(folder: str, asked: dict[str, Any]) -> Held:
+    until = _Patience(float(asked.get("wait", WAIT_S)))
+    while True:
+        n, lease = leases.current(folder)
+        state = leases.state_of(lease)
+        if state != "held":
+            mine = leases.fresh(n + 1, asked)
+            if not leases.claim(folder, mine):
+                continue  # somebody else was faster
+            unfinished = lease if lease and state == "expired" else None
+            if unfinished:
+                leases.end(unfinished)
+            return Held(folder, mine, unfinished)
+        if asked.get("force"):
+            return Held(folder, None, beside=leases.told(lease or {}))
+        if until.over(lease):
+            raise _locked(lease)
+
+
+def _again(folder: str, asked: dict[str, Any]) -> Held:
+    """Go on with a lease that the command's last verb kept."""
+    _, lease = leases.current(folder)
+    if lease is None or lease.get("token") != asked["token"] or leases.state_of(lease) != "held":
+        raise _lost(folder, asked)
+    mine = Held(folder, lease)
+    mine.renew(**leases.worker(), reason=asked["reason"])
+    mine.check()
+    return mine
+
+
+class _Patience:
+    """Waits in small steps, keeps the client's line alive, and says for whom it waits."""
+
+    def __init__(self, seconds: float) -> None:
+        self._until = time.monotonic() + seconds
+        self._beat, self._said = -_BEAT_S, 0
+
+    def over(self, lease: dict[str, Any] | None) -> bool:
+        now = time.monotonic()
+        if now >= self._until:
+            return True
+        if now - self._beat > _BEAT_S:
+            self._beat = now
+            if lease and lease["n"] != self._said:
+                self._said = lease["n"]
+                emit("waiting", holder=leases.told(lease), seconds=round(self._until - now, 1))
+            else:
+                emit("beat")
+        time.sleep(0.02)
+        return False
+
+
+def _asked(params: dict[str, Any]) -> dict[str, Any]:
+    """Who wants the lock, what for: as the client says, or as far as it can be told."""
+    who = f"{os.environ.get('USER') or os.getuid()}@{socket.gethostname()}"
+    known = {"token": secrets.token_hex(8), "who": who, "pid": os.getppid(), "command": "hsops", "reason": ""}
+    return {**known, **(params.get("client") or {}), **(params.get("lock") or {})}
+
+
+def _locked(lease: dict[str, Any] | None) -> Refusal:
+    if lease is None:
+        return Refusal("locked", "another hsops is at work on this host, and its lease does not say who", holder=None)
+    return Refusal("locked", leases.words(lease), holder=leases.told(lease))
+
+
+def _lost(folder: str, mine: dict[str, Any]) -> Refusal:
+    _, lease = leases.current(folder)
+    said = f"the host's lock was lost: {_taker(lease, mine['token'])}; nothing more was changed"
+    return Refusal("lock-lost", said, holder=lease and leases.told(lease))
+
+
+def _taker(lease: dict[str, Any] | None, token: str) -> str:
+    if lease is None or lease.get("token") == token:
+        return "it expired"
+    return f"{lease['who']} took it with {lease.get('command')!r}"
