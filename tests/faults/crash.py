@@ -197,8 +197,9 @@ def spread(trials: list[Trial], count: int, every: int, act: Callable[[Trial, in
             free.put(trial)
 
     with ThreadPoolExecutor(len(trials)) as pool:
-        for done in [pool.submit(one, index) for index in indices]:
-            done.result()
+        ended = [pool.submit(one, index).exception for index in indices]
+        wrong = [str(error()) for error in ended if error()]
+    assert not wrong, f"{len(wrong)} of {len(indices)}:\n" + "\n".join(wrong[:20])
 
 
 def difference(trial: Trial, tree: Tree) -> dict[str, Any]:
