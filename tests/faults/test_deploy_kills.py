@@ -86,3 +86,17 @@ def test_killed_while_it_repairs(trials: list[Trial]) -> None:
     assert len(trials[0].repairing) > 30
 
     spread(trials, len(trials[0].repairing), 16, Trial.kill_repair)
+
+
+@pytest.mark.usefixtures("told")
+def test_a_disk_that_stays_broken(trials: list[Trial]) -> None:
+    """Undoing fails too: it says both, keeps the journal, and the next command undoes the rest."""
+    trial = trials[0]
+    renames = [point for point in trial.points if point.name == "rename" and "site-packages" in point.text]
+    trial.again()
+    fault = f"rename,unlink:error=EIO:when={renames[-1].nth}+"
+    reply = trial.ground.call(trial.change.verb, trial.params, *strace(trial.ground.folder / "trace", fault))
+
+    assert reply.error.get("code") == "unfinished" and "undoing it failed too" in reply.error["message"], reply
+    assert trial.judge("a broken disk", "old") == "old"
+    assert any("undone" in verdict for verdict in trial.seen)
