@@ -37,8 +37,8 @@ def hello(params: "dict[str, Any]") -> "dict[str, Any]":
 
 
 def clock(_params: "dict[str, Any]") -> "dict[str, float]":
-    """``time``: the host's clock, in seconds since the epoch."""
-    return {"time": time.time()}
+    """``time``: the host's clock, in seconds since the epoch; ``utc_offset``: of its time zone, in seconds."""
+    return {"time": time.time(), "utc_offset": time.localtime().tm_gmtoff}
 
 
 def model(params: "dict[str, Any]") -> "dict[str, Any]":

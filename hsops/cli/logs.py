@@ -1,8 +1,10 @@
-"""``hsops logs``: a server's log, byte for byte."""
+"""``hsops logs``: a server's log, byte for byte; some of its lines; or what went wrong in it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     from hsops.core.runs import Run
     from hsops.remote.agent import Agent
 
+_RANK = re.compile(r"(?:TP)?(\d+)\Z", re.IGNORECASE)
+
 
 @dataclass(frozen=True, slots=True)
 class LogPiece(Event):
@@ -24,23 +28,58 @@ class LogPiece(Event):
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the command line asks for.
+
+    Args:
+        follow: go on until the run has ended.
+        lines: only the last so many; None for all.
+        rank: ``TP1``; ``main``; empty for all.
+        since: a duration or a time; empty for all.
+        errors: only what went wrong.
+    """
+
+    follow: bool = False
+    lines: int | None = None
+    rank: str = ""
+    since: str = ""
+    errors: bool = False
+
+    def check_sense(self) -> None:
+        """Options that go together.
+
+        Raises:
+            UsageError: they do not.
+        """
+        if self.errors and (self.follow or self.rank or self.since or self.lines is not None):
+            raise UsageError("--errors reads the whole log; it goes with no other option of logs")
+        if self.lines is not None and (self.rank or self.since):
+            raise UsageError("--lines counts all lines; it goes with neither --rank nor --since")
+
+
 def logs(
     ctx: typer.Context,
     name: Annotated[str, typer.Argument(metavar="RUN", help="A run, or a server (the default's latest run).")] = "",
     *,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run has ended.")] = False,
     lines: Annotated[int, typer.Option("--lines", "-n", min=-1, help="Only the last N lines.")] = -1,
+    rank: Annotated[str, typer.Option(metavar="RANK", help="Only this rank's lines: 1 or TP1; main for none's.")] = "",
+    since: Annotated[str, typer.Option(metavar="TIME", help="Only from 10m ago on, or from '2026-11-29 17:40'.")] = "",
+    errors: Annotated[bool, typer.Option("--errors", help="Only what went wrong, the cause first.")] = False,
 ) -> None:
-    """Print the log of a run exactly as the server wrote it."""
-    run(ctx, "logs", lambda session: show(session, name, follow=follow, lines=None if lines < 0 else lines))
+    """Print the log of a run exactly as the server wrote it, or a part of it."""
+    wish = Wish(follow, None if lines < 0 else lines, rank, since, errors)
+    run(ctx, "logs", lambda session: show(session, name, wish))
 
 
-def show(session: Session, name: str, *, follow: bool, lines: int | None) -> Outcome:
+def show(session: Session, name: str, wish: Wish = Wish()) -> Outcome:
     """The command's body."""
-    from hsops.remote.runs import read_log
-
+    wish.check_sense()
     agent, found = find(session, name)
-    for piece in read_log(agent, found.id, lines=lines, follow=follow):
+    if wish.errors:
+        return _errors(agent, found)
+    for piece in _pieces(agent, found, wish):
         if session.options.json:
             session.console.emit(LogPiece(piece.decode("utf-8", "surrogateescape")))
         else:
@@ -70,3 +109,66 @@ def find(session: Session, name: str) -> tuple[Agent, Run]:
             if known.id == name:
                 return agent, known
     raise UsageError(f"there is no run or server {name!r}", fix="hsops status --all lists the runs")
+
+
+def _pieces(agent: Agent, found: Run, wish: Wish) -> Iterator[bytes]:
+    from hsops.core.log_filter import LogFilter
+    from hsops.remote.runs import read_log
+
+    whole = read_log(agent, found.id, lines=wish.lines, follow=wish.follow)
+    if not (wish.rank or wish.since):
+        yield from whole
+        return
+    wanted = LogFilter(rank=_rank(wish.rank, found), since=_since(agent, wish.since))
+    for piece in whole:
+        yield from wanted.feed(piece)
+    if rest := wanted.tail():
+        yield rest
+
+
+def _rank(text: str, found: Run) -> str | None:
+    """``TP1`` of ``1`` or ``tp1``, the main process of ``main``."""
+    from hsops.core.log_lines import MAIN
+
+    if not text:
+        return None
+    match = _RANK.match(text)
+    if text != "main" and not (match and int(match.group(1)) < found.tp):
+        raise UsageError(f"--rank {text}: run {found.id} has TP0 to TP{found.tp - 1}, and main")
+    return f"TP{int(match.group(1))}" if match else MAIN
+
+
+def _since(agent: Agent, text: str) -> float | None:
+    """By the log's stamps, which are in the host's time zone."""
+    from datetime import datetime, timezone
+
+    from hsops.core.units import duration
+
+    if not text:
+        return None
+    if (seconds := duration(text)) is not None:
+        clock = agent.call("clock")
+        return float(clock["time"] + clock["utc_offset"] - seconds)
+    try:
+        return datetime.fromisoformat(text).replace(tzinfo=timezone.utc).timestamp()
+    except ValueError:
+        raise UsageError(
+            f"--since {text!r} is neither a duration nor a time", fix="--since 10m, or --since '2026-11-29 17:40'"
+        ) from None
+
+
+def _errors(agent: Agent, found: Run) -> Outcome:
+    """What went wrong, the first cause across all ranks on top."""
+    from hsops.core.milestones import LogReader
+    from hsops.remote.runs import read_log
+    from hsops.render.logs import error_lines
+
+    reader = LogReader(tp=found.tp, sglang=found.sglang)
+    for piece in read_log(agent, found.id):
+        reader.feed(piece)
+    summary = reader.summary()
+    cause = summary.cause
+    rest = [error for error in summary.errors if error is not cause]
+    data = {"run": found.id, "log": found.log, "cause": asdict(cause) if cause else None,
+            "errors": [asdict(error) for error in summary.errors]}  # fmt: skip
+    return Outcome(data, error_lines(cause, rest, summary.lines))

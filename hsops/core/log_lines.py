@@ -33,6 +33,13 @@ class Record:
     ended_by: str = "\n"
 
 
+def stamp(raw: bytes) -> tuple[float, str] | None:
+    """The time and rank (``MAIN`` without a tag) of a raw line's first stamp; None when it has none."""
+    match = _HEADER.search(raw)
+    time = _seconds(match.group(1).decode()) if match else None
+    return (time, _rank(match)) if match and time is not None else None
+
+
 class LineReader:
     """Feeds on bytes, yields records. Counts lines as ``wc -l`` does."""
 
@@ -76,9 +83,13 @@ class LineReader:
         time, rank = None, MAIN
         if header:
             time = _seconds(header.group(1).decode())
-            tp = _TP.search(header.group(2).decode())
-            rank = f"TP{int(tp.group(1))}" if tp else MAIN
+            rank = _rank(header)
         return Record(self.lines + 1, time, rank, text.decode(errors="replace").rstrip(), end)
+
+
+def _rank(header: re.Match[bytes]) -> str:
+    tp = _TP.search(header.group(2).decode())
+    return f"TP{int(tp.group(1))}" if tp else MAIN
 
 
 def _seconds(stamp: str) -> float | None:

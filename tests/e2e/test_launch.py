@@ -66,6 +66,9 @@ def test_a_day(hsops: Cli, tmp_path: Path) -> None:
     taken = _second_server(hsops, tmp_path / "taken.yaml", run["port"])
     log = subprocess.run(hsops.argv("logs"), capture_output=True, check=True, timeout=60).stdout
     wanted = Path(run["log"]).read_bytes()
+    of_rank = subprocess.run(hsops.argv("logs", "--rank", "1"), capture_output=True, check=True, timeout=60).stdout
+    lately = hsops("logs", "--since", "0s")
+    wrong = hsops.json("logs", "--errors")["data"]
     stopped = hsops.json("stop")
 
     assert picked_up.returncode == 0, picked_up.stderr
@@ -78,6 +81,10 @@ def test_a_day(hsops: Cli, tmp_path: Path) -> None:
     assert rival.returncode == 1 and "--replace" in rival.stderr
     assert taken.returncode == 1 and f"port {run['port']} is taken by pid {run['pid']}" in taken.stderr
     assert log and wanted.startswith(log)
+    assert b" TP1] " in of_rank and b" TP0] " not in of_rank
+    assert all(line + b"\n" in wanted for line in of_rank.splitlines())
+    assert (lately.returncode, lately.stdout) == (0, "")
+    assert (wrong["cause"], wrong["errors"]) == (None, [])
     assert stopped["ok"] and stopped["data"]["left"] == 0
     assert len(stopped["data"]["stopped"][0]["ended"]) >= 4
     assert not members(run)
@@ -185,8 +192,10 @@ def test_a_bad_flag_is_named(hsops: Cli, tmp_path: Path) -> None:
 
     done = wrong("launch", "--wait-healthy")
 
+    told = wrong.json("logs", "--errors")["data"]["cause"]
     assert done.returncode == 7
     assert "unrecognized arguments: --enforce-eager" in done.stderr
+    assert told["id"] == "bad-flag" and "unrecognized arguments: --enforce-eager" in told["text"]
 
 
 def _healthy(hsops: Cli, *, within_s: float = 120) -> None:
