@@ -29,21 +29,21 @@ def inspect(params: dict[str, Any]) -> dict[str, Any]:
 
     ``params``: ``patches``, names; optional ``place`` (see ``_place``); optional ``read``, files (``folder/*.py`` is
     allowed) whose bytes are wanted; optional ``originals``: also those of the patches' files, and what they were
-    before; optional ``flags``, of SGLang's command line.
+    before; optional ``known``, sha256 of bytes that the client has; optional ``flags``, of SGLang's command line.
 
     Returns ``sglang`` (facts), ``patches`` {name: {``state``: absent | applied | partial | foreign, ``identity``,
     ``options``, ``sglang``, ``applied``, ``serial``, ``files`` {path: applied | original | missing | edited},
     ``originals``, as ``files``}}, ``places`` {name: the folders that it is recorded in},
-    ``files`` {path: {``content_b64``, ``mode``, ``sha256``} or null}, ``flags`` {flag: whether SGLang's code has it},
-    ``owners`` {path: patch}, ``root`` (the place's folder), ``state_dir``, ``machine`` (see ``facts.machine``) and
-    ``unwritable`` (why, or empty).
+    ``files`` {path: {``content_b64``, null when known, ``mode``, ``sha256``} or null}, ``flags`` {flag: whether
+    SGLang's code has it}, ``owners`` {path: patch}, ``root`` (the place's folder), ``state_dir``, ``machine`` (see
+    ``facts.machine``) and ``unwritable`` (why, or empty).
     """
     sglang, site = _place(params)
     with _locked(params):
         _recover(params["state_dir"], site)
         found = stores(params["state_dir"], site)
         records = {name: store.record() for name, store in found.items()}
-        read = list(params.get("read", []))
+        read, known = list(params.get("read", [])), set(params.get("known", []))
         originals: dict[str, Any] = {}
         for name in params["patches"] if params.get("originals") else ():
             originals[name] = patch_plan.originals(found[name]) if name in found else {}
@@ -58,7 +58,7 @@ def inspect(params: dict[str, Any]) -> dict[str, Any]:
                 for name in params["patches"]
             },
             "places": {name: places(params["state_dir"], name) for name in params["patches"]},
-            "files": {path: _told(site, path) for path in patch_plan.wanted(site, read)},
+            "files": {path: _told(site, path, known) for path in patch_plan.wanted(site, read)},
             "flags": facts.flags(sglang["site"] or "", params.get("flags", [])),
             "owners": owners(params["state_dir"], site),
             "root": site.root,
@@ -181,12 +181,13 @@ def _recover(state_dir: str, site: Site) -> None:
             emit("recovered", patch=name, **recovered)
 
 
-def _told(site: Site, path: str) -> dict[str, Any] | None:
+def _told(site: Site, path: str, known: set[str]) -> dict[str, Any] | None:
     found = site.state(path)
     if found is None:
         return None
     state, data = found
-    return {"content_b64": base64.b64encode(data).decode(), "mode": state["mode"], "sha256": state["sha256"]}
+    content = None if state["sha256"] in known else base64.b64encode(data).decode()
+    return {"content_b64": content, "mode": state["mode"], "sha256": state["sha256"]}
 
 
 def _done_by_another(params: dict[str, Any], store: Store, version: str | None) -> bool:

@@ -207,7 +207,7 @@ def _wanted(session: Session, agent: Agent, target: Target, wish: Wish) -> Plan:
             return kinds.status(agent, patch, local)
         return kinds.plan(agent, patch, local, force=wish.force)
     wanted = payload.build(patch)
-    source = do.look(agent, target.patch)
+    source = do.look(agent, target.patch, known=wanted.files.values())
     ours = do.look_hook(agent, target.patch, list(wanted.files)) if wanted.place == hook.PLACE else source
     other = source if wanted.place == hook.PLACE else do.look(agent, target.patch, hook.PLACE, ())
     if wish.status:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,17 +38,20 @@ class Done:
     already: bool = False
 
 
-def look(agent: Agent, patch: str, place: str = "source", read: Sequence[str] = READ) -> Facts:
-    """What the host has in a place, with the bytes of ``read``. An interrupted earlier change is undone by this."""
+def look(
+    agent: Agent, patch: str, place: str = "source", read: Sequence[str] = READ, known: Iterable[bytes] = ()
+) -> Facts:
+    """What the host has in a place, with the bytes of ``read``. An interrupted earlier change is undone by this.
+
+    Bytes that are ``known`` here do not travel: the host reads every file, and tells its sha256.
+    """
+    held = {hashlib.sha256(data).hexdigest(): data for data in known}
+    params = {"patches": [patch], "place": place, "read": list(read), "flags": [HOOK_FLAG], "known": list(held)}
     try:
-        found = agent.call(
-            "patch-inspect",
-            deadline=lock_.patient(CHANGE, agent),
-            patches=[patch],
-            place=place,
-            read=list(read),
-            flags=[HOOK_FLAG],
-        )
+        found = agent.call("patch-inspect", deadline=lock_.patient(CHANGE, agent), **params)
+        for told in filter(None, found["files"].values()):
+            if told["content_b64"] is None:
+                told["content_b64"] = _text(held[told["sha256"]])
         return facts_.parse(found, patch, read)
     except AgentError as error:
         raise explained(error, agent) from None

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from hsops.deploy.payload import PACKAGE
 from hsops.payload.hsops_hs_dump.strategy import REGISTRY_FILE
 from tests.hosts import Server, ServerFactory, run_dir
 from tests.unit.sources import REGISTRY
@@ -26,12 +27,13 @@ default: kimi
 
 @dataclass(frozen=True)
 class Count:
-    """What one command made the host do; ``asked`` are the agent's verbs."""
+    """What one command made the host do; ``asked`` are the agent's verbs, ``said`` the bytes of its answers."""
 
     connections: int
     sessions: int
     interpreters: int
     asked: list[str]
+    said: int
 
 
 class Host:
@@ -44,8 +46,8 @@ class Host:
         (self.site / REGISTRY_FILE).write_text(REGISTRY)
         (self.site / "sglang/__init__.py").touch()
         (self.site / "sglang/version.py").write_text('__version__ = "0.5.9"\n')
-        python = folder / "python"
-        python.write_text(f'#!/bin/sh\necho >>{folder}/starts\ntee -a {folder}/asked | {folder}/venv/bin/python "$@"\n')
+        python, run = folder / "python", f'{folder}/venv/bin/python "$@"'
+        python.write_text(f"#!/bin/sh\necho >>{folder}/starts\ntee -a {folder}/asked | {run} | tee -a {folder}/said\n")
         python.chmod(0o755)
         spec = server.spec.model_copy(update={"python": str(python), "state_dir": str(folder / "state")})
         self._log, self._folder = server.folder / "sshd.log", folder
@@ -54,7 +56,7 @@ class Host:
     def deploy(self, *words: str) -> Count:
         """``hsops deploy`` as a user runs it."""
         before = self._log.stat().st_size
-        for name in ("starts", "asked"):
+        for name in ("starts", "asked", "said"):
             (self._folder / name).write_text("")
         command = [sys.executable, "-m", "hsops", "-i", str(self._inventory), "deploy", "--yes", *words]
         done = subprocess.run(
@@ -64,7 +66,8 @@ class Host:
         log = self._log.read_bytes()[before:].decode()
         asked = [json.loads(line)["verb"] for line in (self._folder / "asked").read_text().splitlines()]
         starts = len((self._folder / "starts").read_text().splitlines())
-        return Count(log.count("Accepted publickey"), log.count("Starting session"), starts, asked)
+        said = (self._folder / "said").stat().st_size
+        return Count(log.count("Accepted publickey"), log.count("Starting session"), starts, asked, said)
 
     def stamps(self) -> dict[Path, tuple[int, int, int]]:
         """How to see that nothing was written."""
@@ -89,6 +92,7 @@ def test_a_deploy_is_one_connection_one_session_and_one_interpreter(host: Host) 
     assert (again.connections, again.sessions, again.interpreters) == (1, 1, 1)
     assert again.asked == ["patch-inspect", "patch-inspect", "run-list"]
     assert host.stamps() == there
+    assert again.said < sum(path.stat().st_size for path in there if path.parent.name == PACKAGE) / 4
 
 
 def test_a_deploy_loads_no_second_ssh(host: Host) -> None:
