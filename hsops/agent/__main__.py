@@ -19,6 +19,7 @@ VERBS = {
     "model-read": "facts:model",
     "patch-inspect": "patch:inspect",
     "patch-apply": "patch:apply",
+    "patch-rehearse": "patch:rehearse",
     "patch-revert": "patch:revert",
     "lock-show": "lock:show",
     "lock-evict": "lock:evict",

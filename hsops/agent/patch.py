@@ -139,6 +139,30 @@ def revert(params: dict[str, Any]) -> dict[str, Any]:
         return {"changed": changed, "left": left, "identity": record["identity"]}
 
 
+def rehearse(params: dict[str, Any]) -> dict[str, Any]:
+    """Run a script that is a patch on a copy of its files; the real ones stay as they are.
+
+    ``params``: ``patch``, ``place``, ``script_b64``, ``name`` (of the script), ``files`` that it may change, ``args``
+    (``{root}`` becomes the folder), ``env``, ``timeout`` in seconds; optional ``private``, ``no``: without a view of
+    its own even where the kernel allows one.
+
+    Returns ``files`` {path: {``content_b64``, ``mode``}, null where it is gone}, those that differ afterwards from what
+    they are without the patch; ``output``, its last lines; ``seconds``; ``private``; ``ended``, how many processes it
+    left behind.
+
+    Raises:
+        Refusal: ``script-failed``, ``script-touched`` (an undeclared file), ``script-escaped`` (it wrote to the real
+            files); ``bad-root``, ``too-large``, and those of ``apply``.
+    """
+    from hsops.agent import patch_script
+
+    _, site = _place(params)
+    with _locked(params):
+        _recover(params["state_dir"], site)
+        store = Store(params["state_dir"], params["patch"], site)
+        return patch_script.rehearse(params, store, import_root=params["place"] == "site")
+
+
 def _place(params: dict[str, Any]) -> tuple[dict[str, Any], Site]:
     """SGLang, and the folder that a patch's files are relative to.
 
@@ -176,6 +200,11 @@ def _locked(params: dict[str, Any], held: lock.Held | None = None) -> contextlib
 
 def _recover(state_dir: str, site: Site) -> None:
     """What crashes left half done, here and elsewhere, is put right before anything is judged, and told at once."""
+    if os.path.isdir(os.path.join(os.path.expanduser(state_dir), "scratch")):  # a script ran when its agent was killed
+        from hsops.agent import patch_script
+
+        for name in patch_script.discard_all(state_dir):
+            emit("recovered", patch=name, what="undone", left=[])
     for name, store in [*stores(state_dir, site).items(), *interrupted(state_dir)]:
         if recovered := store.recover():
             emit("recovered", patch=name, **recovered)

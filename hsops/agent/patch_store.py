@@ -37,7 +37,8 @@ class Store:
 
     def __init__(self, state_dir: str, patch: str, site: Site, fence: Callable[[], None] = lambda: None) -> None:
         self.fence = fence
-        self.folder = os.path.join(patches_folder(state_dir), patch, sha256(os.fsencode(site.root))[:12])
+        self.key = sha256(os.fsencode(site.root))[:12]
+        self.folder = os.path.join(patches_folder(state_dir), patch, self.key)
         self.patch, self.site = patch, site
 
     def record(self) -> dict[str, Any] | None:

@@ -7,6 +7,7 @@ import hashlib
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from hsops.core.deadline import Deadline
@@ -14,6 +15,7 @@ from hsops.core.errors import AgentError, HsopsError, LockedError, RemoteError, 
 from hsops.deploy import facts as facts_
 from hsops.deploy import hook
 from hsops.deploy.facts import Facts
+from hsops.deploy.parts import ScriptParts
 from hsops.deploy.plan import READ, Plan
 from hsops.payload.hsops_hs_dump.strategy import HOOK_FLAG
 from hsops.remote import lock as lock_
@@ -61,11 +63,51 @@ def look_recorded(agent: Agent, patch: str, place: str, read: Sequence[str] = ()
     """As ``look``, and the record's files too, with what they were before the patch."""
     try:
         found = agent.call(
-            "patch-inspect", deadline=CHANGE, patches=[patch], place=place, read=list(read), originals=True
+            "patch-inspect",
+            deadline=lock_.patient(CHANGE, agent),
+            patches=[patch],
+            place=place,
+            read=list(read),
+            originals=True,
         )
         return facts_.parse(found, patch, list(found["files"]))
     except AgentError as error:
         raise explained(error, agent) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsed:
+    """What a script did to its copy: path -> (bytes, permission bits), None where it is gone; processes it left."""
+
+    files: dict[str, tuple[bytes, int] | None]
+    ended: int
+
+
+def rehearse(agent: Agent, wanted: ScriptParts) -> Rehearsed:
+    """Run a script on the host on a copy of its files; the real ones stay as they are.
+
+    Raises:
+        AgentError: it failed, or touched what it does not name; its last lines of output are in the message.
+    """
+    spec = wanted.spec
+    try:
+        found = agent.call(
+            "patch-rehearse",
+            deadline=lock_.patient(Deadline(idle=spec.timeout + 60.0, total=spec.timeout + 180.0), agent),
+            patch=wanted.name,
+            place=wanted.place,
+            script_b64=_text(wanted.script),
+            name=Path(wanted.label).name,
+            files=list(spec.files),
+            args=list(spec.args),
+            env=dict(spec.env),
+            timeout=spec.timeout,
+        )
+    except AgentError as error:
+        raise explained(error, agent) from None
+    left = found["files"].items()
+    files = {path: told and (base64.b64decode(told["content_b64"]), told["mode"]) for path, told in left}
+    return Rehearsed(files, found["ended"])
 
 
 def look_hook(agent: Agent, patch: str, wanted: Sequence[str] = ()) -> Facts:
@@ -193,6 +235,20 @@ _MEANING = {
     "changed-meanwhile": ("somebody else works there", "hsops deploy again"),
     "conflict": ("two patches on one file could not be taken out one by one", "hsops deploy --revert {patch}"),
     "no-root": ("the patch's files are relative to it", "set patches.<name>.root in inventory.yaml"),
+    "bad-root": (
+        "a script works on a copy of its files",
+        "set patches.<name>.root to another folder",
+    ),
+    "too-large": ("a script works on a copy of its files", "set patches.<name>.root to a folder nearer to them"),
+    "script-failed": ("nothing was changed: it ran on a copy", "correct the script, then hsops deploy again"),
+    "script-touched": (
+        "nothing was changed: it ran on a copy",
+        "name the file in patches.<name>.files, or leave it alone in the script",
+    ),
+    "script-escaped": (
+        "this host forbids the view in which such a path leads to the copy (unshare: not permitted)",
+        "let the script take its folder from args: ['{{root}}'], HSOPS_ROOT, or the folder it is started in",
+    ),
     "foreign": ("a revert would undo that too", "hsops deploy --revert --force"),
     "not-a-file": ("hsops replaces files only", "look what it is for, and move it out of the way"),
     "damaged": (

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from hsops.core.errors import UnsupportedError
+from hsops.core.errors import ForeignError, UnsupportedError
 from hsops.deploy.diffs import FileDiff
 from hsops.deploy.facts import Facts, FileFacts
 from hsops.deploy.hunks import Fitted, Misfit, fit
-from hsops.deploy.parts import DiffParts, FilesParts
+from hsops.deploy.parts import DiffParts, FilesParts, ScriptParts
 from hsops.deploy.payload import FILE_MODE
 from hsops.deploy.plan import Edit
 
@@ -77,6 +77,30 @@ def of_files(parts: FilesParts, facts: Facts) -> Made:
         edits.append(Edit(path, content, held.sha256 if held else None, old.content if old else None, mode, exact=True))
     there = "the same files lie there already, from another state_dir or by hand" if same == len(edits) else ""
     return Made(tuple(edits), there)
+
+
+def of_script(parts: ScriptParts, facts: Facts, files: Mapping[str, tuple[bytes, int] | None]) -> Made:
+    """The edits of a script.
+
+    Args:
+        files: what it changed, as it left it: bytes and permission bits; None: gone.
+
+    Raises:
+        ForeignError: it changed nothing.
+    """
+    if not files:
+        raise ForeignError(
+            f"{parts.label} changes nothing here",
+            why="it was run by hand before, perhaps: then hsops cannot tell what was there without it",
+            fix="bring the files back that it changed (pip install --force-reinstall --no-deps sglang==<version>)",
+        )
+    edits = []
+    for path, left in files.items():
+        old = base(facts, path)
+        mode = left[1] if left else FILE_MODE
+        exact = left is not None and (old is None or old.mode != mode)
+        edits.append(_edit(facts, path, left[0] if left else None, mode, exact=exact))
+    return Made(tuple(edits))
 
 
 def _forward(diff: FileDiff, facts: Facts, parts: DiffParts) -> Made | list[str]:

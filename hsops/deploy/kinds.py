@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hsops.core.errors import UnsupportedError
@@ -35,7 +35,7 @@ def plan(agent: Agent, patch: PatchSpec, local: Local, *, force: bool) -> Plan:
     facts = do.look_recorded(agent, patch.name, wanted.place, _paths(wanted))
     if facts.recorded.state == "applied" and facts.recorded.identity == wanted.identity:
         return plan_edits.plan(facts, wanted, Made(()))
-    return plan_edits.plan(facts, wanted, _made(wanted, facts), force=force)
+    return plan_edits.plan(facts, wanted, _made(agent, wanted, facts), force=force)
 
 
 def status(agent: Agent, patch: PatchSpec, local: Local) -> Plan:
@@ -75,17 +75,25 @@ def _paths(wanted: DiffParts | FilesParts | ScriptParts) -> list[str]:
     return list(wanted.files) if isinstance(wanted, FilesParts) else list(wanted.spec.files)
 
 
-def _made(wanted: DiffParts | FilesParts | ScriptParts, facts: Facts) -> Made:
-    if isinstance(wanted, DiffParts):
-        return edits.of_diff(wanted, facts)
-    if isinstance(wanted, FilesParts):
-        return edits.of_files(wanted, facts)
-    raise UnsupportedError("patches of kind script cannot be deployed yet")
+def _made(agent: Agent, wanted: DiffParts | FilesParts | ScriptParts, facts: Facts) -> Made:
+    if isinstance(wanted, ScriptParts):
+        return _rehearsed(agent, wanted, facts)
+    return edits.of_diff(wanted, facts) if isinstance(wanted, DiffParts) else edits.of_files(wanted, facts)
+
+
+def _rehearsed(agent: Agent, wanted: ScriptParts, facts: Facts) -> Made:
+    """Run the script on the host, on a copy."""
+    found = do.rehearse(agent, wanted)
+    notes = [f"{wanted.label} left {found.ended} processes behind; they were ended"] if found.ended else []
+    made = edits.of_script(wanted, facts, found.files)
+    return replace(made, notes=(*made.notes, *notes))
 
 
 def _told(wanted: DiffParts | FilesParts | ScriptParts, facts: Facts) -> Made | None:
-    """What it would come to, where that can be told without the host's help; None: it does not fit, or cannot."""
+    """What it would come to, where that can be told by looking; None: it does not fit, or it cannot."""
+    if isinstance(wanted, ScriptParts):
+        return None
     try:
-        return _made(wanted, facts)
+        return edits.of_diff(wanted, facts) if isinstance(wanted, DiffParts) else edits.of_files(wanted, facts)
     except UnsupportedError:
         return None
