@@ -67,7 +67,7 @@ class Lock:
         *,
         reason: str,
         keep: bool = False,
-        force: bool = False,
+        beside: bool = False,
         deadline: Deadline = Deadline(),
         **params: Any,
     ) -> dict[str, Any]:
@@ -76,13 +76,13 @@ class Lock:
         Args:
             reason: what for.
             keep: the lock, for the command's next verb.
-            force: go on beside another holder.
+            beside: go on beside another holder.
             deadline: without the wait for the lock.
 
         Raises:
             LockedError: somebody else has it, or it was lost since the last verb. Nothing was changed.
         """
-        said = {**self._said, "reason": reason, "keep": keep, "force": force, "held": self._kept}
+        said = {**self._said, "reason": reason, "keep": keep, "force": beside, "held": self._kept}
         deadline = patient(deadline, self.agent)
         self._kept = False  # an error gives it back
         try:
