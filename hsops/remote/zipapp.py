@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 import stat
 import zipfile
@@ -19,6 +20,24 @@ if sys.version_info < (3, 10):
     found = "%d.%d.%d" % sys.version_info[:3]
     sys.stdout.write('{"error": {"code": "old-python", "message": "%s", "detail": {}}}\\n' % found)
     sys.exit(1)
+import json
+class Modules:
+    def __init__(self, sources, root):
+        self.sources, self.root = sources, root
+    def find_spec(self, name, path=None, target=None):
+        package = name in ("hsops", "hsops.agent")
+        if package or name.rpartition(".")[2] in self.sources and name.startswith("hsops.agent."):
+            origin = self.root + "/" + name.replace(".", "/") + ("/__init__.py" if package else ".py")
+            return type(__spec__)(name, self, origin=origin, is_package=package)
+    def create_module(self, spec):
+        return None
+    def exec_module(self, module):
+        origin = module.__spec__.origin
+        exec(compile(self.get_source(module.__name__), origin, "exec", dont_inherit=True), module.__dict__)
+    def get_source(self, name):
+        return self.sources.get(name.rpartition(".")[2], "")
+archive = __loader__.archive
+sys.meta_path.insert(0, Modules(json.loads(__loader__.get_data(archive + "/modules").decode()), archive))
 from hsops.agent.__main__ import main
 sys.exit(main(sys.argv[1:]))
 """
@@ -38,11 +57,15 @@ def bare(source: bytes) -> bytes:
 
 @cache
 def build(folder: Path = AGENT) -> bytes:
-    """The agent as a zipapp; the same sources give the same bytes whenever and wherever (with one zlib)."""
+    """The agent as a zipapp; the same sources give the same bytes whenever and wherever (with one zlib).
+
+    Its modules are one member, from which ``__main__`` imports them: compressed together they are a quarter smaller,
+    and are read at once instead of one by one.
+    """
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as archive:
-        members = {"__main__.py": _MAIN, "hsops/__init__.py": b""}
-        members |= {f"hsops/agent/{path.name}": bare(path.read_bytes()) for path in sorted(folder.glob("*.py"))}
+        modules = {path.stem: bare(path.read_bytes()).decode() for path in sorted(folder.glob("*.py"))}
+        members = {"__main__.py": _MAIN, "modules": json.dumps(modules).encode()}
         for name, data in members.items():
             info = zipfile.ZipInfo(name, _EPOCH)
             info.compress_type = zipfile.ZIP_DEFLATED
