@@ -46,7 +46,7 @@ def inventory_text(*specs: HostSpec) -> str:
     lines = ["hosts:"]
     for spec in specs:
         lines.append(f"  {spec.name}:")
-        given = spec.model_dump(exclude={"name"}, exclude_none=True)
+        given = spec.model_dump(mode="json", exclude={"name"}, exclude_defaults=True)
         lines += [f"    {key}: {value!r}" for key, value in given.items()]
     return "\n".join(lines) + "\n"
 

@@ -34,6 +34,7 @@ VERBS = {
     "dumps-list": "dumps:list_dumps",
     "dumps-follow": "dumps:follow",
     "dumps-send": "dumps:send",
+    "relay": "relay:relay",
 }
 
 
@@ -45,7 +46,7 @@ def main(argv: "list[str]") -> int:
         return serve(sys.stdin.buffer, _load, _answer)
     if len(argv) != 1:
         return _run(lambda: ("", {}))
-    return _run(lambda: (argv[0], protocol.read_request(sys.stdin.buffer.read())))
+    return _run(lambda: (argv[0], protocol.read_request(sys.stdin.buffer.readline())))
 
 
 def _load(line: bytes) -> None:

@@ -105,7 +105,7 @@ def _start(session: Session, agent: Agent, plan: Plan, wish: Wish) -> tuple[Star
     there = next((found for found in known if found.alive), None)
     healthy = False
     if there and there.spec_hash == plan.spec_hash:
-        with agent.host.tunnel(there.port) as port:
+        with agent.tunnel(there.port) as port:
             healthy = not there.capture_fault and is_healthy(port, plan.api_key)
     with session.lock(plan.host) as lock:
         started = ensure(lock, plan, known, replace=wish.replace, healthy=healthy, emit=session.console.emit)

@@ -43,7 +43,7 @@ def _health(agent: Agent, found: Run) -> str:
 
     if not found.alive:
         return ""
-    with agent.host.tunnel(found.port) as port, connect(port, "") as client:
+    with agent.tunnel(found.port) as port, connect(port, "") as client:
         client.timeout = 5.0
         status = ask(client, "/health").status
     return {200: "healthy", 0: "port closed", -1: "no answer in 5 s", 503: "not ready"}.get(status, f"HTTP {status}")

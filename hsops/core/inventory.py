@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from hsops.core.names import NAME, Flag, Model, Name, Plain, RemotePath, Variable
 from hsops.core.patches import HsDumpPatch, Patch, PatchSpec
+from hsops.core.prefix import Prefix
 
 __all__ = ["NAME", "HostSpec", "HsDumpPatch", "Inventory", "PatchSpec", "Scalar", "ServerSpec"]
 
@@ -30,6 +31,9 @@ class HostSpec(_Model):
     name: Name
     ssh: Plain = Field(description="user@host[:port], an alias of ~/.ssh/config, or 'local'")
     ssh_config: Plain | None = Field(None, description="an OpenSSH client file to read instead of ~/.ssh/config")
+    via: Prefix = Field(
+        (), description="words before every command on the host, such as docker exec -i NAME: then all else is in there"
+    )
     python: RemotePath = Field(description="the interpreter that runs SGLang on the host")
     state_dir: RemotePath = Field("~/.hsops", description="where hsops keeps runs, patches and the agent")
     dumps: RemotePath = Field("/dev/shm/sglang_hs", description="where ranks write hidden states")  # noqa: S108

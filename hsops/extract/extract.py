@@ -91,7 +91,7 @@ def extract(agent: Agent, job: Job, emit: Emit) -> Extracted:
     drive = None
     if any(prompt.text for prompt in job.prompts) or plan_of(job, listing).todo:
         run = need_capture(agent, job.server, run)
-        with agent.host.tunnel(run.port) as port, _server(port, agent, job, run) as server:
+        with agent.tunnel(run.port) as port, _server(port, agent, job, run) as server:
             _must_capture(run, agent.host.name)
             prompts = settle(server, job.prompts, _limits(agent, run, server), file=str(job.file))
             job = replace(job, folder=folder, prompts=prompts)

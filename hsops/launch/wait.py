@@ -126,7 +126,7 @@ def _judgements(
     """What it has come to, at least every few hundred milliseconds."""
     probes: queue.SimpleQueue[tuple[Probe, Ladder]] = queue.SimpleQueue()
     with (
-        agent.host.tunnel(watch.run.port) as port,
+        agent.tunnel(watch.run.port) as port,
         Prober(port, api_key=api_key, report=lambda probe, ladder: probes.put((probe, ladder))) as prober,
         follow_run(agent, watch.run.id, offset=watch.offset) as events,
     ):

@@ -91,6 +91,25 @@ class Agent:
         with self.host.stream(command, stdin=stdin, deadline=deadline) as stream:
             yield self._events(stream, verb)
 
+    @contextmanager
+    def tunnel(self, port: int) -> Iterator[int]:
+        """A port of this machine's 127.0.0.1 that reaches 127.0.0.1:``port`` where the agent runs.
+
+        Behind an exec prefix through the agent: what is in there may have a network of its own.
+        """
+        if not self.host.via:
+            with self.host.tunnel(port) as here:
+                yield here
+            return
+        from hsops.remote.relay import relayed
+
+        def start() -> Stream:
+            command, stdin = self.request("relay", port=port)
+            return self.host.stream(command, stdin=stdin + b"\n", deadline=FOLLOW, talk=True)
+
+        with relayed(start, self.host.name) as here:
+            yield here
+
     def request(self, verb: str, /, **params: Any) -> tuple[Command, bytes]:
         """The command line and standard input of a call, for transports of the caller's own (``Host.bulk``)."""
         if not self._uploaded:

@@ -11,10 +11,11 @@ import time
 from collections.abc import Iterator, Sequence
 
 from hsops.core.deadline import Deadline
-from hsops.core.errors import HsopsError, RemoteError
+from hsops.core.errors import DeadlineError, HsopsError, RemoteError
 from hsops.remote.host import Completed
 from hsops.remote.patience import Patience
-from hsops.remote.shell import GRACE, Prologue, ended, exit_status
+from hsops.remote.shell import GRACE, Envelope, Prologue, ended, exit_status
+from hsops.remote.started import late, not_started
 
 PIECE = 1 << 18
 LINGER = 5.0
@@ -29,15 +30,14 @@ class ChildStream:
 
     Args:
         host: the host's name in the inventory.
-        argv: the child; it must run a ``shell.Envelope``.
-        mark: the envelope's mark.
-        stdin: what the command reads. The child's own input stays open until the context is left.
+        argv: the child; it must run ``envelope``. Its input stays open until the context is left.
+        envelope: the command.
         deadline: idle and total; the child sees to its connection itself.
     """
 
-    def __init__(self, host: str, argv: Sequence[str], mark: bytes, stdin: bytes, deadline: Deadline) -> None:
-        self.host, self._mark = host, mark
-        self._patience, self._prologue = Patience(host, deadline), Prologue(mark)
+    def __init__(self, host: str, argv: Sequence[str], envelope: Envelope, deadline: Deadline) -> None:
+        self.host, self._mark, self._via = host, envelope.mark, envelope.via
+        self._patience, self._prologue = Patience(host, deadline), Prologue(envelope.mark)
         self._child = subprocess.Popen(
             argv,
             stdin=subprocess.PIPE,
@@ -46,12 +46,12 @@ class ChildStream:
             start_new_session=True,
             bufsize=0,
         )
-        self._stdin, self._stderr = memoryview(stdin), bytearray()
+        self._stdin, self._stderr = memoryview(envelope.stdin), bytearray()
         self._ended: float | None = None
         self._selector = selectors.DefaultSelector()
         assert self._child.stdin and self._child.stdout and self._child.stderr
         self._out, self._in = self._child.stdout, self._child.stdin
-        for pipe, event in ((self._out, 1), (self._child.stderr, 1), (self._in, 2 if stdin else 0)):
+        for pipe, event in ((self._out, 1), (self._child.stderr, 1), (self._in, 2 if envelope.stdin else 0)):
             os.set_blocking(pipe.fileno(), False)
             _widen(pipe.fileno())
             if event:
@@ -88,7 +88,7 @@ class ChildStream:
         while self._reading():
             ready = self._selector.select(self._patience.left(_SLICE))
             if not ready:
-                self._patience.check()
+                self._check()
                 if self._left_behind():
                     break
             for key, _ in ready:
@@ -103,9 +103,26 @@ class ChildStream:
         return Completed(exit_status(self._child.wait()), b"", self.stderr)
 
     def say(self, data: bytes, deadline: Deadline) -> None:
-        self._patience, self._stdin = Patience(self.host, deadline), memoryview(data)
+        self._patience, self._stdin = Patience(self.host, deadline), memoryview(bytes(self._stdin) + data)
         if self._in not in self._selector.get_map():
             self._selector.register(self._in, selectors.EVENT_WRITE)
+
+    def send(self, data: bytes) -> None:
+        rest = memoryview(data)
+        try:
+            with selectors.DefaultSelector() as writable:
+                writable.register(self._in, selectors.EVENT_WRITE)
+                while rest:
+                    if writable.select(_SLICE):
+                        rest = rest[os.write(self._in.fileno(), rest[:PIECE]) :]
+        except (OSError, ValueError):
+            raise RemoteError("the command has ended", host=self.host) from None
+
+    def _check(self) -> None:
+        try:
+            self._patience.check()
+        except DeadlineError as error:
+            raise late(error, self._via, started=self.started) from None
 
     @property
     def listens(self) -> bool:
@@ -130,7 +147,7 @@ class ChildStream:
         """Why a child that ended with ``code`` did not do its part; None when it did."""
         if self.started:
             return None
-        return not_started(self.host, self._prologue.noise, self.stderr)
+        return not_started(self.host, self._prologue.noise, self.stderr, self._via)
 
     def _reading(self) -> bool:
         return any(key.events & selectors.EVENT_READ for key in self._selector.get_map().values())
@@ -177,17 +194,6 @@ class ChildStream:
             if not self._reading():
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self._child.wait(max(0.0, until - time.monotonic()))
-
-
-def not_started(host: str, noise: bytes, stderr: bytes | bytearray) -> RemoteError:
-    """The host's login shell ended without running our script: ``nologin``, a forced command, a restricted shell."""
-    said = [line for line in (noise + b"\n" + stderr).decode(errors="replace").splitlines() if line.strip()]
-    return RemoteError(
-        f"the login shell on the host did not run the command: {said[-1] if said else 'it said nothing'}",
-        host=host,
-        why="hsops runs `/bin/sh` through the login shell of the SSH user",
-        fix="log in by hand and see what the shell does: ssh HOST /bin/sh -c true",
-    )
 
 
 def _widen(descriptor: int) -> None:

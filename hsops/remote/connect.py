@@ -15,7 +15,7 @@ def connect(spec: HostSpec, *, accept_new: bool = False) -> Host:
         accept_new: store the key of a host seen for the first time instead of refusing it.
     """
     if spec.ssh == "local":
-        return LocalHost(spec.name)
+        return LocalHost(spec.name, spec.via)
     from hsops.remote.ssh import SshHost  # loads fabric and paramiko: half a second
 
     return SshHost(spec, accept_new=accept_new)

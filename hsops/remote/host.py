@@ -49,6 +49,14 @@ class Stream(AbstractContextManager["Stream"], Protocol):
         """More input, for a command that was started with ``talk``; the clock of ``deadline`` starts now."""
         ...
 
+    def send(self, data: bytes) -> None:
+        """The same, without a deadline and from any one thread, once the command has answered what it was given.
+
+        Raises:
+            HsopsError: the command has ended, or the link died.
+        """
+        ...
+
     @property
     def started(self) -> bool:
         """The command has begun."""
@@ -71,6 +79,11 @@ class Host(Protocol):
         """The name in the inventory."""
         ...
 
+    @property
+    def via(self) -> tuple[str, ...]:
+        """The exec prefix behind which every command runs; empty without one."""
+        ...
+
     def run(self, command: Command, *, stdin: bytes = b"", deadline: Deadline = Deadline()) -> Completed:
         """Run to the end. A non-zero exit is a result, not an error."""
         ...
@@ -86,7 +99,10 @@ class Host(Protocol):
         ...
 
     def tunnel(self, port: int) -> AbstractContextManager[int]:
-        """A port of this machine's 127.0.0.1 that reaches 127.0.0.1:``port`` on the host while the context is open."""
+        """A port of this machine's 127.0.0.1 that reaches 127.0.0.1:``port`` on the host while the context is open.
+
+        On the host itself, in front of any prefix; ``Agent.tunnel`` leads behind it.
+        """
         ...
 
     def bulk(

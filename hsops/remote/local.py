@@ -14,10 +14,15 @@ from hsops.remote.shell import wrap
 
 
 class LocalHost:
-    """``ssh: local``."""
+    """``ssh: local``.
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    Args:
+        name: in the inventory.
+        via: its exec prefix.
+    """
+
+    def __init__(self, name: str, via: tuple[str, ...] = ()) -> None:
+        self.name, self.via = name, via
         self._talks: list[ChildStream] = []
 
     def run(self, command: Command, *, stdin: bytes = b"", deadline: Deadline = Deadline()) -> Completed:
@@ -26,8 +31,10 @@ class LocalHost:
     def stream(
         self, command: Command, *, stdin: bytes = b"", deadline: Deadline = Deadline(), talk: bool = False
     ) -> Stream:
-        envelope = wrap(command, stdin, talk=talk)
-        stream = ChildStream(self.name, envelope.argv, envelope.mark, stdin, deadline)
+        envelope = wrap(command, stdin, talk=talk, via=self.via)
+        # behind a prefix a shell of our own says what is not found, as the login shell of a host does
+        argv = ("/bin/sh", "-c", envelope.line) if self.via else envelope.argv
+        stream = ChildStream(self.name, argv, envelope, deadline)
         if talk:
             self._talks = [*(other for other in self._talks if other.listens), stream]
         return stream

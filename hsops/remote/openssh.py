@@ -7,11 +7,10 @@ import shlex
 import tempfile
 from pathlib import Path
 
-from hsops.core.command import Command
 from hsops.core.deadline import Deadline
 from hsops.core.errors import AuthenticationError, DeadlineError, HostKeyError, HsopsError, UnreachableError
 from hsops.remote.child import ChildStream
-from hsops.remote.shell import wrap
+from hsops.remote.shell import Envelope
 from hsops.remote.target import Target
 
 # The cipher is the fastest where the processor has AES instructions; the rest of the default list stays behind it.
@@ -73,16 +72,13 @@ def translate(log: str, target: Target) -> HsopsError:
 class OpenSshStream(ChildStream):
     """A command's output over a connection of its own."""
 
-    def __init__(
-        self, target: Target, command: Command, stdin: bytes, deadline: Deadline, *, talk: bool = False
-    ) -> None:
+    def __init__(self, target: Target, envelope: Envelope, deadline: Deadline) -> None:
         self._target = target
         self._log = tempfile.NamedTemporaryFile(prefix="hsops-ssh-")  # noqa: SIM115 - closed with the context
-        envelope = wrap(command, stdin, talk=talk)
         through = ("-o", f"ProxyCommand={_escape(jump(target, deadline.connect))}") if target.jump else ()
         how = (*target.config, *target.at_port, *through, "-E", self._log.name)
         argv = [*client(target, deadline.connect, *how), "--", target.destination, envelope.line]
-        super().__init__(target.name, argv, envelope.mark, stdin, deadline)
+        super().__init__(target.name, argv, envelope, deadline)
 
     def __exit__(self, *details: object) -> None:
         try:

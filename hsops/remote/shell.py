@@ -10,6 +10,10 @@ The script gives three promises that a bare ``ssh HOST COMMAND`` does not:
 - The same mark follows its errors when it has ended, so that a status is told from the end of the connection: OpenSSH's
   client gives 255 for both.
 
+Behind an exec prefix (``docker exec -i NAME``) the whole script runs in there: it passes the end of its input on, no
+signal. The mark is then the first line of input too, and only its arrival begins anything: a prefix that lets no
+input through is told as what it is.
+
 The command stays in the process group that sshd (or ``start_new_session``) made, and is its own process: ``exec``.
 """
 
@@ -19,7 +23,7 @@ import secrets
 import shlex
 from dataclasses import dataclass
 
-from hsops.core.command import Command
+from hsops.core.command import Command, quote
 
 GRACE = 3.0
 """Seconds between SIGTERM and SIGKILL for a command whose client has left."""
@@ -27,11 +31,13 @@ GRACE = 3.0
 _DECODE = 'eval "$(printf %b "$1")"'
 _PLAIN = frozenset(range(0x20, 0x7F)) - frozenset(b"'\\!")
 
-# $1 bytes of input (empty: all that comes), $2 the mark, $3 the command, $4 the grace. The first half of the pipe feeds
+# $1 bytes of input (empty: all that comes), $2 the mark, $3 the command, $4 the grace, $5 not empty: there is a prefix.
+# The first half of the pipe feeds
 # the command, then waits for the client to leave. The shells' own remarks ("Killed") go nowhere: stderr is the
 # command's alone.
 _SCRIPT = """\
 [ -n "$HOME" ] || export HOME="$(getent passwd "$(id -u)" | cut -d: -f6)"
+[ -z "$5" ] || { read -r got && [ "$got" = "$2" ]; } || { echo "it lets no standard input through" >&2; exit 1; }
 printf '%s\\n' "$2"
 exec 3>&2 2>/dev/null
 trap : TERM
@@ -94,12 +100,16 @@ class Envelope:
     """A command in its script.
 
     Args:
-        argv: for a local child process.
+        argv: the prefix and the script, for a child process.
         mark: the line before the command's output and after its errors.
+        stdin: what the channel is given.
+        via: the prefix.
     """
 
     argv: tuple[str, ...]
     mark: bytes
+    stdin: bytes = b""
+    via: tuple[str, ...] = ()
 
     @property
     def line(self) -> str:
@@ -108,14 +118,21 @@ class Envelope:
         csh takes no newline and no ``!`` in quotes, fish unescapes backslashes there: a POSIX shell gets the command in
         octal where it is not plain.
         """
-        return f"exec /bin/sh -c {shlex.quote(_DECODE)} hsops '{_octal('exec ' + shlex.join(self.argv))}'"
+        words = " ".join(quote(word) for word in self.argv)
+        return f"exec /bin/sh -c {shlex.quote(_DECODE)} hsops '{_octal('exec ' + words)}'"
 
 
-def wrap(command: Command, stdin: bytes = b"", *, talk: bool = False) -> Envelope:
-    """``command`` in its script, to be fed ``stdin``; with ``talk`` all that will be said."""
+def wrap(command: Command, stdin: bytes = b"", *, talk: bool = False, via: tuple[str, ...] = ()) -> Envelope:
+    """``command`` in its script, to be fed ``stdin``; with ``talk`` all that will be said.
+
+    Args:
+        via: the host's exec prefix; a leading ``~/`` of its words is the home of the SSH user.
+    """
     mark = f"hsops-{secrets.token_hex(8)}"
-    argv = ("/bin/sh", "-c", _SCRIPT, "hsops", "" if talk else str(len(stdin)), mark, command.shell(), f"{GRACE:g}")
-    return Envelope(argv, mark.encode() + b"\n")
+    size, prefixed = "" if talk else str(len(stdin)), "1" if via else ""
+    argv = (*via, "/bin/sh", "-c", _SCRIPT, "hsops", size, mark, command.shell(), f"{GRACE:g}", prefixed)
+    line = mark.encode() + b"\n"
+    return Envelope(argv, line, line + stdin if via else stdin, via)
 
 
 def _octal(text: str) -> str:

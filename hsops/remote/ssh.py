@@ -35,7 +35,7 @@ class SshHost:
     """
 
     def __init__(self, spec: HostSpec, *, accept_new: bool = False, pulse: Pulse = Pulse()) -> None:
-        self.name = spec.name
+        self.name, self.via = spec.name, spec.via
         self._spec, self._accept_new, self._pulse = spec, accept_new, pulse
         self._link: Link | None = None
         self._talks: list[OpenSshStream] = []
@@ -49,10 +49,10 @@ class SshHost:
     ) -> Stream:
         from hsops.remote.channel import ChannelStream
 
-        envelope = wrap(command, stdin, talk=talk)
+        envelope = wrap(command, stdin, talk=talk, via=self.via)
         link, channel = self._session(deadline.connect)
         link.start(channel, envelope.line, deadline.connect)
-        return ChannelStream(link, channel, envelope.mark, stdin, deadline)
+        return ChannelStream(link, channel, envelope, deadline)
 
     def put(self, data: bytes, path: str, *, mode: int = 0o600, deadline: Deadline = Deadline()) -> None:
         calls.put(self, data, path, mode, deadline)
@@ -72,7 +72,7 @@ class SshHost:
     def bulk(
         self, command: Command, *, stdin: bytes = b"", deadline: Deadline = Deadline(), talk: bool = False
     ) -> Stream:
-        stream = OpenSshStream(self._target, command, stdin, deadline, talk=talk)
+        stream = OpenSshStream(self._target, wrap(command, stdin, talk=talk, via=self.via), deadline)
         if talk:
             self._talks = [*(other for other in self._talks if other.listens), stream]
         return stream

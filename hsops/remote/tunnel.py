@@ -6,23 +6,39 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Protocol
 
 import paramiko
 
-from hsops.core.errors import UnreachableError
+from hsops.core.errors import HsopsError
 
 _PIECE = 1 << 15
 _BROKEN = (OSError, EOFError, paramiko.SSHException)
+
+
+class Channel(Protocol):
+    """What is needed of paramiko's channel, or of a relay's connection."""
+
+    @property
+    def eof_received(self) -> int: ...
+
+    def recv(self, size: int, /) -> bytes: ...
+
+    def sendall(self, data: bytes, /) -> None: ...
+
+    def shutdown_write(self) -> None: ...
+
+    def close(self) -> None: ...
 
 
 class Tunnel:
     """Listens on 127.0.0.1 until it is closed. A connection that the host refuses is closed at once.
 
     Args:
-        open_channel: a new channel to the port on the host; it may raise UnreachableError.
+        open_channel: a new channel to the port on the host; it may raise an HsopsError.
     """
 
-    def __init__(self, open_channel: Callable[[], paramiko.Channel]) -> None:
+    def __init__(self, open_channel: Callable[[], Channel]) -> None:
         self._open_channel = open_channel
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
         self.port: int = self._listener.getsockname()[1]
@@ -54,7 +70,7 @@ class Tunnel:
     def _serve(self, client: socket.socket) -> None:
         try:
             pair = _Pair(client, self._open_channel())
-        except UnreachableError:
+        except HsopsError:
             client.close()
             return
         with self._lock:
@@ -70,7 +86,7 @@ class Tunnel:
 class _Pair:
     """A client's socket and its channel; each direction ends on its own (half-close)."""
 
-    def __init__(self, client: socket.socket, channel: paramiko.Channel) -> None:
+    def __init__(self, client: socket.socket, channel: Channel) -> None:
         self._client, self._channel = client, channel
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 

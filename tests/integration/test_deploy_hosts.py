@@ -20,12 +20,15 @@ from tests.hosts import Server, run_dir
 from tests.unit.sources import REGISTRY
 
 NAMES = "abc"
-# the interpreter of each host: does to one verb what the file `trouble` beside it says
+# The interpreter of each host: before it hands patch-apply to its agent it does what the file `trouble` says.
 WRAPPER = """\
 #!/bin/sh
 here=$(dirname "$0")
-[ "$3" != "patch-apply" ] || [ ! -e "$here/trouble" ] || . "$here/trouble"
-exec "$here/venv/bin/python" "$@"
+[ -e "$here/trouble" ] || exec "$here/venv/bin/python" "$@"
+while read -r line; do
+  case $line in *'"patch-apply"'*) . "$here/trouble" ;; esac
+  printf '%s\\n' "$line"
+done | "$here/venv/bin/python" "$@"
 """
 
 

@@ -6,15 +6,16 @@ import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import httpx
+import psutil
 import pytest
 
 from hsops.core.inventory import HostSpec
+from hsops.remote.agent import Agent
 from hsops.remote.connect import connect
-from hsops.remote.host import Host
 
 BIG = 3 << 20
 
@@ -59,22 +60,31 @@ def http_port() -> Iterator[int]:
     server.server_close()
 
 
-@pytest.fixture(scope="module", params=["local", "ssh"])
-def host(request: pytest.FixtureRequest, sshd_host: HostSpec) -> Iterator[Host]:
-    """The host, here and over SSH."""
-    host = connect(sshd_host if request.param == "ssh" else sshd_host.model_copy(update={"ssh": "local"}))
-    yield host
+@pytest.fixture(scope="module", params=["local", "ssh", "local-via", "ssh-via"])
+def host(request: pytest.FixtureRequest, sshd_host: HostSpec) -> Iterator[Agent]:
+    """The host, here and over SSH; behind a prefix the tunnel is the agent's relay."""
+    way, _, via = request.param.partition("-")
+    changed = {"ssh": sshd_host.ssh if way == "ssh" else "local", "via": ("env",) if via else ()}
+    with agent_on(sshd_host.model_copy(update=changed)) as agent:
+        yield agent
+
+
+@contextmanager
+def agent_on(spec: HostSpec) -> Iterator[Agent]:
+    """Its agent; the connection is closed."""
+    host = connect(spec)
+    yield Agent(host, python=spec.python, state_dir=spec.state_dir)
     host.close()
 
 
-def test_http_through_the_tunnel(host: Host, http_port: int) -> None:
+def test_http_through_the_tunnel(host: Agent, http_port: int) -> None:
     """Both directions, more than a window's worth."""
     with host.tunnel(http_port) as port, httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
         assert client.get("/").content == bytes(BIG)
         assert client.post("/", content=b"y" * BIG).content == b"y" * BIG
 
 
-def test_many_connections_at_once(host: Host, http_port: int) -> None:
+def test_many_connections_at_once(host: Agent, http_port: int) -> None:
     """Thirty-two clients, each with a connection of its own."""
     with host.tunnel(http_port) as port, ThreadPoolExecutor(32) as pool:
         bodies = [f"{i}".encode() * 1000 for i in range(32)]
@@ -83,7 +93,7 @@ def test_many_connections_at_once(host: Host, http_port: int) -> None:
         assert list(answers) == bodies
 
 
-def test_half_close_is_passed_on(host: Host) -> None:
+def test_half_close_is_passed_on(host: Agent) -> None:
     """A peer that waits for the end of the request still answers."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -113,7 +123,7 @@ def free_port() -> int:
         return port
 
 
-def test_a_refused_port_is_a_refused_or_closed_connection(host: Host, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_refused_port_is_a_refused_or_closed_connection(host: Agent, capfd: pytest.CaptureFixture[str]) -> None:
     """What a server that is still starting looks like; no thread complains on stderr."""
     with host.tunnel(free_port()) as port, pytest.raises(httpx.TransportError):
         httpx.get(f"http://127.0.0.1:{port}", timeout=30)
@@ -121,7 +131,7 @@ def test_a_refused_port_is_a_refused_or_closed_connection(host: Host, capfd: pyt
     assert capfd.readouterr().err == ""
 
 
-def test_the_tunnel_serves_once_the_port_opens(host: Host) -> None:
+def test_the_tunnel_serves_once_the_port_opens(host: Agent) -> None:
     """The same tunnel, refused before, works afterwards."""
     wanted = free_port()
     with host.tunnel(wanted) as port:
@@ -138,11 +148,12 @@ def test_the_tunnel_serves_once_the_port_opens(host: Host) -> None:
             server.server_close()
 
 
-def test_closing_ends_connections_and_the_port(sshd_host: HostSpec) -> None:
+@pytest.mark.parametrize("via", [(), ("env",)])
+def test_closing_ends_connections_and_the_port(via: tuple[str, ...], sshd_host: HostSpec) -> None:
     """Nothing listens afterwards, and a client that waits is told."""
-    host = connect(sshd_host)
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        with host.tunnel(silent.getsockname()[1]) as port:
+    changed = sshd_host.model_copy(update={"via": via})
+    with socket.create_server(("127.0.0.1", 0)) as silent, agent_on(changed) as agent:
+        with agent.tunnel(silent.getsockname()[1]) as port:
             client = socket.create_connection(("127.0.0.1", port), 30)
             peer, _ = silent.accept()
 
@@ -151,4 +162,56 @@ def test_closing_ends_connections_and_the_port(sshd_host: HostSpec) -> None:
             socket.create_connection(("127.0.0.1", port), 30)
         client.close()
         peer.close()
-    host.close()
+
+
+def relays() -> list[psutil.Process]:
+    """The agents that relay."""
+    return [
+        one for one in psutil.process_iter(["cmdline"]) if one.info["cmdline"] and one.info["cmdline"][-1] == "relay"
+    ]
+
+
+@pytest.mark.parametrize("ssh", ["local", ""])
+def test_a_relay_that_dies_breaks_its_connections_and_the_next_one_works(ssh: str, sshd_host: HostSpec) -> None:
+    """Whoever waits is told, and the same port leads there again."""
+    spec = sshd_host.model_copy(
+        update={"via": ("env",), "ssh": ssh or sshd_host.ssh, "state_dir": f"{sshd_host.state_dir}-r"}
+    )
+    with (
+        socket.create_server(("127.0.0.1", 0)) as cut,
+        agent_on(spec) as agent,
+        agent.tunnel(cut.getsockname()[1]) as port,
+    ):
+        (relay,) = [one for one in relays() if spec.state_dir in " ".join(one.info["cmdline"])]
+        client = socket.create_connection(("127.0.0.1", port), 30)
+        peer, _ = cut.accept()
+        peer.sendall(b"half")
+        assert client.recv(4) == b"half"
+        relay.kill()
+        with client:
+            assert client.recv(1) == b""
+        peer.close()
+        with socket.create_connection(("127.0.0.1", port), 30) as again:
+            peer, _ = cut.accept()
+            peer.sendall(b"whole")
+            peer.close()
+            assert again.makefile("rb").read() == b"whole"
+
+
+def test_a_server_that_does_not_read_holds_up_no_other(sshd_host: HostSpec) -> None:
+    """More than any buffer of the system is on its way to it."""
+    spec = sshd_host.model_copy(update={"via": ("env",)})
+    with agent_on(spec) as agent, socket.create_server(("127.0.0.1", 0)) as deaf:
+        port = deaf.getsockname()[1]
+        with agent.tunnel(port) as here:
+            client = socket.create_connection(("127.0.0.1", here), 30)
+            peer, _ = deaf.accept()
+            client.settimeout(30)
+            client.sendall(bytes(24 << 20))
+            with socket.create_connection(("127.0.0.1", here), 30) as other:
+                second, _ = deaf.accept()
+                second.sendall(b"on time")
+                assert other.recv(7) == b"on time"
+                second.close()
+            client.close()
+            peer.close()

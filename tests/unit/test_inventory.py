@@ -125,6 +125,36 @@ def test_a_fault_names_its_place(tmp_path, text, expected):
     assert any(expected in fault for fault in found), found
 
 
+@pytest.mark.parametrize(
+    "via,expected",
+    [
+        ("[docker, exec, -it, kimi]", "asks for a terminal, which hsops has none of"),
+        ("[/usr/bin/podman, exec, -i, --tty, kimi]", "asks for a terminal"),
+        ("[docker, exec, kimi]", "lets no input through: add '-i'"),
+        ("[kubectl, exec, -i, kimi]", "must end with '--'"),
+        ("[chroot, '']", "an empty word"),
+        ("docker exec -i kimi", "expected a list, got 'docker exec -i kimi'"),
+        ("[docker, exec, -i, 7]", "expected text, got 7"),
+    ],
+)
+def test_a_prefix_that_cannot_work_is_told_before_any_host_is_asked(tmp_path, via, expected):
+    """One fault, at its place."""
+    found = faults(write(tmp_path, f"hosts:\n  box: {{ ssh: x, python: /p, via: {via} }}\n"))
+
+    assert len(found) == 1 and found[0].startswith("2:") and "hosts.box.via" in found[0] and expected in found[0], found
+
+
+def test_a_prefix_may_ask_for_anything_else(tmp_path):
+    """Options of the container's own program, and programs that are not known here."""
+    for via in (
+        "[]",
+        "[docker, exec, -i, -u, sglang, kimi]",
+        "[sudo, -n, docker, exec, -i, k]",
+        "[kubectl, exec, -i, p, --]",
+    ):
+        load(write(tmp_path, f"hosts:\n  box: {{ ssh: x, python: /p, via: {via} }}\n"))
+
+
 @pytest.mark.parametrize("given,expected", [("[-1]", "greater than or equal to 0"), ("[x]", "expected an integer")])
 def test_an_entry_at_fault_makes_no_list_too_short(tmp_path, given, expected):
     """One fault is told once, at the entry that has it."""
