@@ -10,6 +10,7 @@ for.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fnmatch
 import glob
 import hashlib
@@ -131,11 +132,14 @@ class Site:
         sync_folder(parent)
 
     def remove_folder(self, relative: str) -> bool:
-        """Remove a folder and its ``__pycache__`` durably if they are empty; True when it is gone."""
+        """Remove a folder and its ``__pycache__`` durably if they are empty; True when it is gone.
+
+        Raises:
+            OSError: it is empty and cannot be removed.
+        """
         path = self.path(relative)
-        for folder in (os.path.join(path, "__pycache__"), path):
-            with contextlib.suppress(OSError):
-                os.rmdir(folder)
+        _remove_empty(os.path.join(path, "__pycache__"))
+        _remove_empty(path)
         if os.path.isdir(path):
             return False
         with contextlib.suppress(FileNotFoundError):
@@ -184,6 +188,14 @@ def sync_folder(folder: str) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def _remove_empty(folder: str) -> None:
+    try:
+        os.rmdir(folder)
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY):
+            raise
 
 
 def _check_regular(path: str, mode: int) -> None:
