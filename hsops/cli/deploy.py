@@ -153,8 +153,18 @@ def _still_so(session: Session, entries: list[Entry], wish: Wish) -> list[Row]:
 
 
 def _planned(session: Session, wish: Wish) -> dict[str, Callable[[], list[Row]]]:
-    """What makes the plans, by host."""
-    by_host = {host: list(some) for host, some in groupby(_targets(session, wish), lambda target: target.host.name)}
+    """What makes the plans, by host. Faults of the patches' own files are told first, all of them."""
+    targets = _targets(session, wish)
+    own = (
+        {}
+        if wish.revert
+        else {t.patch: p for t in targets if (p := session.inventory.patches[t.patch]).kind != "hs-dump"}
+    )
+    if own:
+        from hsops.deploy import parts
+
+        parts.check(list(own.values()), session.inventory_path.parent, session.inventory_fault)
+    by_host = {host: list(some) for host, some in groupby(targets, lambda target: target.host.name)}
     return {host: partial(_rows_of, session, targets, wish) for host, targets in by_host.items()}
 
 

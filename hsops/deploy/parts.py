@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,6 +70,24 @@ class ScriptParts(Parts):
 
     script: bytes
     spec: ScriptPatch
+
+
+def check(patches: Sequence[PatchSpec], base: Path, fault: MakeFault) -> None:
+    """``read`` them all, for their faults.
+
+    Raises:
+        ConfigError: with every fault of every patch.
+    """
+    if faults := [one for patch in patches for one in _faults(patch, base, fault)]:
+        raise ConfigError(faults)
+
+
+def _faults(patch: PatchSpec, base: Path, fault: MakeFault) -> tuple[Fault, ...]:
+    try:
+        read(patch, base, fault)
+    except ConfigError as error:
+        return error.faults
+    return ()
 
 
 def read(patch: PatchSpec, base: Path, fault: MakeFault) -> DiffParts | FilesParts | ScriptParts:

@@ -63,13 +63,18 @@ class Site:
         assert self.tree() == before
         return "\n".join(error_lines(caught.value))
 
-    def _put(self, words: tuple[str, ...]) -> Outcome:
-        """``hsops deploy``'s body in this process, over one connection: Python and SSH would else start each time."""
+    def session(self) -> Session:
+        """A command in this process, over one connection: Python and SSH would else start each time."""
         options = Options(inventory=str(self.folder / "inventory.yaml"), yes=True)
-        console = Console("deploy", as_json=False, color=False)
+        return Session(options, Console("deploy", as_json=False, color=False), self.stack, self.agents)
+
+    def put(self, wish: Wish) -> Outcome:
+        """``hsops deploy``'s body."""
+        return put(self.session(), wish)
+
+    def _put(self, words: tuple[str, ...]) -> Outcome:
         named = tuple(word for word in words if not word.startswith("--"))
-        wish = Wish(named, **{word[2:]: True for word in words if word.startswith("--")})
-        return put(Session(options, console, self.stack, self.agents), wish)
+        return self.put(Wish(named, **{word[2:]: True for word in words if word.startswith("--")}))
 
     def states(self) -> dict[str, str]:
         """Each patch's state."""

@@ -7,6 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from hsops.cli.deploy import Wish
+from hsops.cli.launch import Wish as Launch
+from hsops.cli.launch import bring_up
+from hsops.core.errors import HsopsError, StalePlanError
 from tests.hosts import Server
 from tests.integration.practice_site import LINES, MODEL, Site, practice_site
 
@@ -263,6 +267,9 @@ def test_what_cannot_be_meant_is_told_with_its_place(site: Site) -> None:
     assert f"patches.fix.diff: there is no {site.folder}/fix.patch" in site.refused(code=4)
     (site.folder / "fix.patch").write_text("--- a/x\n+++ b/x\n@@ -1,2 +1,2 @@\n a\n-b\n")
     assert "fix.patch:3:1: the diff ends inside the hunk" in site.refused(code=4)
+    site.patches(DIFF + FILES)
+    said = site.refused(code=4)
+    assert "fix.patch:3:1:" in said and "there is no file in ./mine" in said
     assert not (site.folder.parent / "state").exists()
 
 
@@ -276,3 +283,35 @@ def test_a_link_on_the_host_that_leads_out_is_refused(site: Site, tmp_path: Path
 
     assert "leads out of" in site.refused()
     assert list((tmp_path / "outside").iterdir()) == []
+
+
+def test_a_kept_plan_is_carried_out_as_it_was_shown(site: Site) -> None:
+    """With modes and bytes of any kind; the diff here may have changed since, the host may not."""
+    site.write("sglang/odd.bin", b"a\r\nb\xff\n")
+    site.diff({"sglang/odd.bin": b"a\r\nB\xff\n", MODEL: CHANGED}, "fix.patch", "--text")
+    site.patches(DIFF)
+    kept = site.folder / "plan.json"
+    site.put(Wish(check=True, out=str(kept)))
+    (site.folder / "fix.patch").write_text("another\n")
+
+    site.put(Wish(plan=str(kept)))
+
+    assert (site.root / "sglang/odd.bin").read_bytes() == b"a\r\nB\xff\n"
+    assert (site.root / MODEL).read_text() == CHANGED
+    with pytest.raises(StalePlanError):
+        site.put(Wish(plan=str(kept)))
+
+
+def test_launch_wants_the_servers_patches_there(site: Site) -> None:
+    """Whatever their kind; one that is no capture adds no flag."""
+    site.diff({MODEL: CHANGED})
+    site.patches(DIFF)
+    with pytest.raises(HsopsError) as caught:
+        bring_up(site.session(), Launch(check=True))
+    assert (caught.value.message, caught.value.fix) == ("patch fix is absent", "hsops deploy --server s")
+
+    site.ok()
+    plan = bring_up(site.session(), Launch(check=True)).data["plan"]
+
+    assert list(plan["deployed"]["patches"]) == ["fix"]
+    assert "--disable-radix-cache" not in plan["argv"] and plan["dump_dir"] == ""
