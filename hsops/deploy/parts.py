@@ -151,7 +151,11 @@ def _script(patch: ScriptPatch, base: Path) -> ScriptParts:
         "root": patch.root,
     }
     identity = _identity(options, {"": script})
-    return ScriptParts(patch.name, patch.kind, identity, options, patch.place, patch.run, script, patch)
+    told = {
+        **options,
+        "env": sorted(patch.env),
+    }  # values may be secrets: names are enough to look at, and to keep there
+    return ScriptParts(patch.name, patch.kind, identity, told, patch.place, patch.run, script, patch)
 
 
 def _walk(source: Path) -> Iterator[tuple[str, Path]]:

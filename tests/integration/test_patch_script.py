@@ -84,6 +84,9 @@ def test_a_script_goes_in_and_comes_out_byte_for_byte(site: Site) -> None:
     assert (site.root / MODEL).read_text() == CHANGED.replace("twenty", "zwanzig")
     site.write(MODEL, "somebody's\n", 0o640)
     assert site.states() == {"hand": "foreign"} and "somebody edited" in site.refused("--revert")
+    site.ok("--force")
+    assert (site.root / MODEL).read_text() == CHANGED.replace("twenty", "zwanzig")
+    site.write(MODEL, "somebody's\n", 0o640)
     site.ok("--revert", "--force")
     assert site.tree() == before and (site.root / MODEL).stat().st_mtime_ns == 10**18
     assert not scratch(site).exists()
@@ -107,9 +110,9 @@ def test_every_way_to_name_the_file_leads_to_the_copy(how: str, site: Site) -> N
     text = (site.folder / "apply.py").read_text().replace(f'path = pathlib.Path("{MODEL}")', line)
     (site.folder / "apply.py").write_text(text + "import py_compile; py_compile.compile(str(path))\n")
 
-    site.ok("--check")
+    shown = site.ok("--check")
 
-    assert site.tree() == before
+    assert site.tree() == before and "yes" not in str(shown["patches"][0]["options"])
     site.ok()
     assert (site.root / MODEL).read_text() == CHANGED
 
@@ -277,6 +280,30 @@ def test_an_agent_that_is_killed_while_the_script_runs_leaves_nothing(private: s
     assert site.states() == {"hand": "absent"}
     assert wait_gone(child)
     assert site.tree() == before and not scratch(site).exists()
+
+
+def test_ctrl_c_ends_the_script_on_the_host(site: Site) -> None:
+    """And its copy goes with the next command."""
+    told = site.folder / "told"
+    script(site, f"open({str(told)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)\n", options=", timeout: 300")
+    client = subprocess.Popen(
+        [sys.executable, "-m", "hsops", "deploy", "--check"],
+        cwd=site.folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )  # fmt: skip
+    try:
+        until = time.monotonic() + 60
+        while not told.exists() or not told.read_text():
+            assert time.monotonic() < until and client.poll() is None
+            time.sleep(0.02)
+
+        client.send_signal(signal.SIGINT)
+
+        assert client.wait(30) == 130
+    finally:
+        client.kill()
+    assert wait_gone(int(told.read_text()))
+    assert site.states() == {"hand": "absent"} and not scratch(site).exists()
 
 
 def test_a_script_is_shown_as_json_with_its_output(site: Site) -> None:

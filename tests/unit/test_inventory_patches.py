@@ -74,6 +74,13 @@ def test_a_wrong_patch_is_told_with_its_place(entry: str, fault: str, tmp_path: 
     assert any(one.startswith(fault) for one in found), found
 
 
+def test_the_manuals_examples_are_right(tmp_path: Path) -> None:
+    """docs/how-to/patches.md."""
+    text = (Path(__file__).parents[2] / "docs/how-to/patches.md").read_text()
+
+    assert load_text(tmp_path, text.split("```yaml\n")[1].split("```")[0]) == []
+
+
 def test_a_server_captures_once(tmp_path: Path) -> None:
     """Two of kind hs-dump are one too many; the other kinds do not count."""
     text = FULL.replace("[hs, a, b, c]", "[a, hs, b, hs2]") + "  hs2: { boundaries: [2] }\n"
