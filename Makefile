@@ -36,7 +36,7 @@ matrix: setup ## every release of SGLang against the reference: an hour; VERSION
 	HSOPS_MATRIX="$(or $(VERSIONS),all)" RESUME=$(RESUME) $(BIN)/python -m pytest tests/matrix tests/e2e/test_extract_fetch.py tests/e2e/test_verify_live.py
 
 crash: setup ## deploy is killed at every system call of apply, revert and repair, and every call fails: half an hour
-	HSOPS_CRASH=all $(BIN)/python -m pytest -s tests/faults/test_deploy_kills.py tests/faults/test_deploy_power.py
+	HSOPS_CRASH=all $(BIN)/python -m pytest -s tests/faults/test_deploy_kills.py tests/faults/test_deploy_power.py tests/faults/test_script_kills.py tests/faults/test_deploy_over_ssh.py
 
 deploy-releases: setup ## deploy and revert on the wheel of every release: minutes
 	HSOPS_MATRIX="$(or $(VERSIONS),all)" $(BIN)/python -m pytest -s tests/matrix/test_deploy_releases.py

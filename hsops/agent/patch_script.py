@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import ctypes
+import glob
 import os
 import shutil
 import signal
@@ -60,7 +61,11 @@ def discard_all(state_dir: str) -> list[str]:
     """``discard`` for every script that ran when its agent was killed; the patches of those that had changed files."""
     folder = os.path.join(os.path.abspath(os.path.expanduser(state_dir)), "scratch")
     keys = [(name, key) for name in os.listdir(folder) for key in os.listdir(os.path.join(folder, name))]
-    return [name for name, key in keys if discard(os.path.join(folder, name, key))]
+    changed = [name for name, key in keys if discard(os.path.join(folder, name, key))]
+    for empty in (*glob.glob(os.path.join(glob.escape(folder), "*")), folder):
+        with contextlib.suppress(OSError):  # of a kill between two mkdirs
+            os.rmdir(empty)
+    return changed
 
 
 def discard(scratch: str) -> bool:
