@@ -30,6 +30,11 @@ while read -r line; do
   printf '%s\\n' "$line"
 done | "$here/venv/bin/python" "$@"
 """
+# a change that the host's system refuses
+REFUSE = """\
+mv "$here/state/patches" "$here/state/away" 2>/dev/null
+touch "$here/state/patches"
+"""
 
 
 @dataclass
@@ -44,8 +49,13 @@ class Fleet:
         (self.folder / host / "trouble").write_text(f"{script}\n")
 
     def well(self, host: str) -> None:
-        """No trouble any more."""
-        (self.folder / host / "trouble").unlink()
+        """No trouble any more, and nothing left of it."""
+        (self.folder / host / "trouble").unlink(missing_ok=True)
+        patches = self.folder / host / "state/patches"
+        if patches.is_file():
+            patches.unlink()
+        if (patches.parent / "away").exists():
+            (patches.parent / "away").rename(patches)
 
     def applied(self) -> str:
         """The hosts whose SGLang has the stanza."""
@@ -121,7 +131,7 @@ def fleet(made: Fleet) -> Iterator[Fleet]:
     """The hosts, as new."""
     yield made
     for name in NAMES:
-        (made.folder / name / "trouble").unlink(missing_ok=True)
+        made.well(name)
     if words := [word for name in made.applied() for word in ("--host", name)]:
         assert made.hsops("deploy", "--revert", "--force", "--yes", *words).returncode == 0
     assert made.applied() == ""
@@ -147,7 +157,7 @@ def test_a_group_gets_one_plan_one_table_and_nothing_the_second_time(fleet: Flee
 
 def test_nothing_else_is_touched_when_the_first_host_fails(fleet: Fleet) -> None:
     """The exit code is that of its error; the command that finishes the rest names them all."""
-    fleet.trouble("a", "echo no such luck >&2; exit 9")
+    fleet.trouble("a", REFUSE)
 
     text = fleet.hsops("deploy", "--yes", "--group", "all")
 
@@ -157,14 +167,14 @@ def test_nothing_else_is_touched_when_the_first_host_fails(fleet: Fleet) -> None
         "not begun",
         "not begun",
     ]
-    assert "a: " in text.stdout and "no such luck" in text.stdout
+    assert "a: patch-apply failed: File exists" in text.stdout
     assert "a goes first and failed: the hosts after it were not touched" in text.stdout
     assert text.stdout.rstrip().endswith("the rest: hsops deploy --host a --host b --host c")
 
 
 def test_a_later_failure_is_partial_and_the_command_it_names_finishes(fleet: Fleet) -> None:
     """The others are done; after the repair only the one that is left changes."""
-    fleet.trouble("c", "exit 9")
+    fleet.trouble("c", REFUSE)
 
     text = fleet.hsops("deploy", "--yes", "--group", "all")
     after = fleet.applied()
