@@ -1,6 +1,6 @@
 """hsops deploy against ansible-playbook and pyinfra: one loopback sshd, the same files, interleaved, medians, ratios.
 
-    python -m benchmarks.deploy [--rounds 7] [--cold-rounds 1]
+    python -m benchmarks.deploy [--rounds 7] [--slow-rounds 2]
 
 Every round, each tool brings the files to a host that it has never seen (first), then is run again (no-op), each time
 as a new process. After the first run every file must be there byte for byte, and the second must have written none.
@@ -27,7 +27,7 @@ from benchmarks._deploy_target import Target
 ROOT = Path(__file__).parent.parent
 COMPILED = {"PYTHONDONTWRITEBYTECODE": ""}  # as pip installs it: with byte code
 FLOOR, GOAL_FLOOR, GOAL_PEERS = "floor", 1.5, 5.0
-OURS, COLD = "hsops deploy", "ansible copy"
+OURS, COPIES = "hsops deploy", "ansible copy"
 
 
 class Tool(Protocol):
@@ -73,15 +73,13 @@ def main(words: Sequence[str] = ()) -> None:
     """Measure and print. ``words``: options."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument(
-        "--cold-rounds", type=int, default=1, help="of ansible without a shared connection: minutes each"
-    )
+    parser.add_argument("--slow-rounds", type=int, default=2, help="of ansible's copy: a minute and more each")
     asked = parser.parse_args(words)
     target = Target(Path(tempfile.mkdtemp(prefix="hsops-bench-")))
     tools: dict[str, Tool] = {
         OURS: Hsops(target),
-        COLD: Ansible(target, COPY, persist=False),
-        "ansible copy, ControlPersist": Ansible(target, COPY, persist=True),
+        COPIES: Ansible(target, COPY, persist=False),
+        f"{COPIES}, ControlPersist": Ansible(target, COPY, persist=True),
         "ansible unarchive, ControlPersist": Ansible(target, UNARCHIVE, persist=True),
         "pyinfra": Pyinfra(target),
     }
@@ -91,7 +89,7 @@ def main(words: Sequence[str] = ()) -> None:
         for i in range(asked.rounds):
             took[FLOOR].append((0.0, floor(target)))
             for name, tool in tools.items():
-                if name == COLD and i < asked.rounds - asked.cold_rounds:
+                if name.startswith(COPIES) and i < asked.rounds - asked.slow_rounds:
                     continue
                 took[name].append(deploy(target, name, tool))
                 print(f"{name}: first {took[name][-1][0]:.2f} s, no-op {took[name][-1][1]:.2f} s", flush=True)
@@ -145,7 +143,7 @@ def report(took: dict[str, list[tuple[float, float]]], target: Target) -> None:
     size = sum(map(len, target.wanted.values())) >> 10
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, {len(took[OURS])} rounds, interleaved")
     print(f"{len(target.wanted)} files, {size} KiB\n")
-    print(f"{'seconds, median (min - max)':<36}{'first':>22}{'of hsops':>10}{'no-op':>22}{'of hsops':>10}")
+    print(f"{'seconds, median (min - max)':<36}{'first':>22}{'of hsops':>10}{'no-op':>22}{'of hsops':>10}{'rounds':>8}")
     middle = {name: [statistics.median(column) for column in zip(*rows, strict=True)] for name, rows in took.items()}
     for name, rows in took.items():
         cells = []
@@ -153,7 +151,7 @@ def report(took: dict[str, list[tuple[float, float]]], target: Target) -> None:
             spread = f"{middle[name][i]:.2f} ({min(column):.2f} - {max(column):.2f})"
             ratio = f"{middle[name][i] / middle[OURS][i]:.1f}"
             cells += [f"{spread:>22}{ratio:>10}"] if name != FLOOR or i else [" " * 32]
-        print(f"{name:<36}{''.join(cells)}")
+        print(f"{name:<36}{''.join(cells)}{len(rows):>8}")
     best = min((name for name in took if name not in (OURS, FLOOR)), key=lambda name: middle[name][1])
     peers, share = middle[best][1] / middle[OURS][1], middle[OURS][1] / middle[FLOOR][1]
     print(f"\nno-op: {peers:.1f} times as fast as the best of them ({best}; goal {GOAL_PEERS:g})")
