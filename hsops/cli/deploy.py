@@ -182,10 +182,11 @@ def _targets(session: Session, wish: Wish) -> list[Target]:
 
 
 def _rows_of(session: Session, targets: list[Target], wish: Wish) -> list[Row]:
-    from hsops.deploy.plan_edits import check_together
-
     rows = [row for target in targets for row in _rows(session, target, wish)]
-    check_together([row.plan for row in rows])
+    if len(rows) > 1:
+        from hsops.deploy.plan_edits import check_together
+
+        check_together([row.plan for row in rows])
     return rows
 
 
@@ -208,10 +209,12 @@ def _rows(session: Session, target: Target, wish: Wish) -> list[Row]:
 
 
 def _wanted(session: Session, agent: Agent, target: Target, wish: Wish) -> Plan:
-    from hsops.deploy import do, hook, kinds, payload, plan, served
+    from hsops.deploy import do, hook, payload, plan
 
     patch = session.inventory.patches[target.patch]
     if patch.kind != "hs-dump":
+        from hsops.deploy import kinds
+
         local = kinds.Local(session.inventory_path.parent, session.inventory_fault)
         if wish.status:
             return kinds.status(agent, patch, local)
@@ -227,7 +230,11 @@ def _wanted(session: Session, agent: Agent, target: Target, wish: Wish) -> Plan:
     hook.check_other(other, target.patch, wanted.place)
     planned = plan.plan(ours, wanted, force=wish.force)
     planned = replace(planned, warnings=(*planned.warnings, *warnings))
-    return served.checked(planned, agent, _models(session, target), force=wish.force) if planned.needed else planned
+    if not planned.needed:
+        return planned
+    from hsops.deploy import served
+
+    return served.checked(planned, agent, _models(session, target), force=wish.force)
 
 
 def _reverts(session: Session, agent: Agent, target: Target, wish: Wish) -> list[Plan]:

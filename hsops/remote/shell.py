@@ -85,7 +85,7 @@ NOT_STORED = 122  # no agent verb and no interpreter exits so: 0 and 1 are ours,
 # $1 the path, $2 its size, $3 its mode, $4 _PUT, then the command
 _WITH_FILE = f"""\
 [ "$(wc -c 2>/dev/null <"$1")" -eq "$2" ] 2>/dev/null || {{
-  read -r _
+  read -r _ || exit {NOT_STORED}
   echo {MISSING.decode()}
   head -c "$2" | /bin/sh -c "$4" put "$1" "$3" "$2" || exit {NOT_STORED}
   echo {STORED.decode()}

@@ -21,6 +21,7 @@ from hsops.core.inventory import HostSpec
 from hsops.remote.agent import Agent
 from hsops.remote.connect import connect
 from hsops.remote.host import Host
+from hsops.remote.shell import NOT_STORED, with_file
 from hsops.remote.talk import IDLE_S
 from hsops.remote.zipapp import build
 from tests.hosts import Change, wait_gone
@@ -102,6 +103,14 @@ def test_an_agent_begun_early_answers_and_is_brought_by_the_same_channel(
     assert agent.call("run-list")["runs"] == []
     assert Path(agent.path).read_bytes() == build()
     assert len((tmp_path / "log").read_text().splitlines()) == 1
+
+
+def test_an_agent_that_is_asked_nothing_leaves_nothing(host: Host, tmp_path: Path) -> None:
+    """Begun, and then what the user asked for turned out to be wrong: the input ends before the first question."""
+    done = host.run(with_file(str(tmp_path / "state/agent/x.pyz"), 1000, 0o600, Command(("echo", "ran"))))
+
+    assert (done.exit, done.stdout) == (NOT_STORED, b"")
+    assert not (tmp_path / "state").exists()
 
 
 def test_why_an_early_beginning_failed_is_told_by_the_first_call(change: Change, tmp_path: Path) -> None:
