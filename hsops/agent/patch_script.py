@@ -235,7 +235,7 @@ class _Run:
     def _refused(self, code: str, how: str, **detail: Any) -> Refusal:
         output = self._tail()
         lines = "".join(f"\n  | {line}" for line in output[-TAIL:])
-        return Refusal(code, f"{self.name} {how}{lines}", output=output, **detail)
+        return Refusal(code, f"{self.name} {how}{lines}", patch=self.store.patch, output=output, **detail)
 
     def _tail(self) -> list[str]:
         try:

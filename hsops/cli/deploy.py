@@ -279,7 +279,8 @@ def _carry_out(session: Session, looked: rollout.Looked, wish: Wish) -> Outcome:
         return rolled.outcome(data, _again(wish))
     if error := rolled.outcomes[0].error:
         raise error
-    return Outcome(data, list(render.done_lines(rolled.rows, undo="" if wish.revert else UNDO)))
+    undo = "" if wish.revert else " ".join([UNDO, *wish.patches])  # of these, not of all that the server has
+    return Outcome(data, list(render.done_lines(rolled.rows, undo=undo)))
 
 
 def _on_host(session: Session, wish: Wish, rows: list[Row]) -> rollout.Changed:

@@ -243,7 +243,7 @@ _MEANING = {
     "script-failed": ("nothing was changed: it ran on a copy", "correct the script, then hsops deploy again"),
     "script-touched": (
         "nothing was changed: it ran on a copy",
-        "name the file in patches.<name>.files, or leave it alone in the script",
+        "name the file in patches.{patch}.files, or leave it alone in the script",
     ),
     "script-escaped": (
         "this host forbids the view in which such a path leads to the copy (unshare: not permitted)",

@@ -251,7 +251,7 @@ def test_two_patches_on_one_file_are_refused_before_anything_is_changed(site: Si
     site.patches(both)
 
     assert f"'fix' and 'other' both change {MODEL}" in site.refused(code=2)
-    site.ok("fix")
+    assert next(iter(site.put(Wish(("fix",))).lines)).endswith("undo: hsops deploy --revert fix")
     assert f"the patch 'fix' already changes {MODEL}" in site.refused("other")
 
 
