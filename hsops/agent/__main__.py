@@ -21,6 +21,7 @@ VERBS = {
     "patch-apply": "patch:apply",
     "patch-rehearse": "patch:rehearse",
     "patch-revert": "patch:revert",
+    "audit-read": "audit:read",
     "lock-show": "lock:show",
     "lock-evict": "lock:evict",
     "lock-release": "lock:release",

@@ -21,11 +21,12 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from hsops.agent import leases
+from hsops.agent import audit, leases
 from hsops.agent.protocol import Refusal, emit
 
 WAIT_S = 10.0
 _BEAT_S = 2.0
+_LOOK_S = 5.0  # for those that only look, which takes them milliseconds
 
 
 class Held:
@@ -110,14 +111,16 @@ def held(params: dict[str, Any]) -> Iterator[Held]:
         Refusal: ``locked``, with ``detail.holder``: who has it (``leases.told``); ``lock-lost``: it was kept, and has
             expired or was taken away since; ``not-ended``: the last holder's process outlives SIGKILL.
     """
-    asked, folder = _asked(params), leases.folder_of(params["state_dir"])
-    mine = _again(folder, asked) if asked.get("held") else _take(folder, asked)
+    said, folder = asked(params), leases.folder_of(params["state_dir"])
+    mine = _again(folder, said) if said.get("held") else _take(folder, said)
+    if mine.before:
+        _tell(params, "expired", mine.before)
     try:
         yield mine
     except BaseException:
         mine.leave(keep=False)
         raise
-    mine.leave(keep=bool(asked.get("keep")))
+    mine.leave(keep=bool(said.get("keep")))
 
 
 @contextlib.contextmanager
@@ -134,24 +137,36 @@ def exclusive(folder: str, params: dict[str, Any], mine: Held | None = None) -> 
     """
     os.makedirs(folder, mode=0o700, exist_ok=True)
     handle = os.open(os.path.join(folder, ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    wait, began = float(params.get("lock_wait", WAIT_S)), time.monotonic()
     try:
-        until, leases_folder = _Patience(float(params.get("lock_wait", WAIT_S))), leases.folder_of(params["state_dir"])
-        while True:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                _, lease = leases.current(leases_folder)
-                if lease and leases.state_of(lease) == "expired" and _void(leases_folder, lease, params):
-                    leases.end(lease)
-                if mine:
-                    mine.check()
-                other = lease and lease.get("agent") and lease["agent"][0] != os.getpid()
-                if until.over(lease if other else None):
-                    raise _locked(lease if other else None) from None
+        until = _Patience(max(wait, _LOOK_S))
+        while not _flocked(handle):
+            if mine:
+                mine.check()
+            other = _other(params)
+            if (other and time.monotonic() - began > wait) or until.over(other):
+                raise _locked(other)
         yield
     finally:
         os.close(handle)
+
+
+def _flocked(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _other(params: dict[str, Any]) -> dict[str, Any] | None:
+    """The lease of somebody else at work; one that has expired is brought to its end. None: they only look."""
+    folder = leases.folder_of(params["state_dir"])
+    _, lease = leases.current(folder)
+    if lease and leases.state_of(lease) == "expired" and _void(folder, lease, params):
+        leases.end(lease)
+        _tell(params, "expired", lease)
+    return lease if lease and lease.get("agent") and lease["agent"][0] != os.getpid() else None
 
 
 def show(params: dict[str, Any]) -> dict[str, Any]:
@@ -185,7 +200,9 @@ def evict(params: dict[str, Any]) -> dict[str, Any]:
     shown = leases.told(lease)
     if not _void(folder, lease, params):
         raise Refusal("changed-meanwhile", "somebody else took the lock at this moment")
-    return {"evicted": shown, "ended": leases.end(lease)}
+    ended = leases.end(lease)
+    _tell(params, "unlock", lease)
+    return {"evicted": shown, "ended": ended}
 
 
 def release(params: dict[str, Any]) -> dict[str, Any]:
@@ -198,9 +215,20 @@ def release(params: dict[str, Any]) -> dict[str, Any]:
     return {"released": ours}
 
 
+def who(params: dict[str, Any]) -> dict[str, Any]:
+    """Who asks for a verb, for the audit log."""
+    said = asked(params)
+    return {name: said[name] for name in ("who", "pid", "command", "reason")}
+
+
+def _tell(params: dict[str, Any], action: str, lease: dict[str, Any]) -> None:
+    of = {name: lease.get(name) for name in ("who", "pid", "command", "reason", "taken")}
+    audit.append(params["state_dir"], {"action": action, **who(params), "of": of, "outcome": "done"})
+
+
 def _void(folder: str, lease: dict[str, Any], params: dict[str, Any]) -> bool:
     """Put a lease that nobody holds above ``lease``; False when another one is there by now."""
-    return leases.claim(folder, {**leases.fresh(lease["n"] + 1, _asked(params)), "agent": None, "free": True})
+    return leases.claim(folder, {**leases.fresh(lease["n"] + 1, asked(params)), "agent": None, "free": True})
 
 
 def _take(folder: str, asked: dict[str, Any]) -> Held:
@@ -255,7 +283,7 @@ class _Patience:
         return False
 
 
-def _asked(params: dict[str, Any]) -> dict[str, Any]:
+def asked(params: dict[str, Any]) -> dict[str, Any]:
     """Who wants the lock, what for: as the client says, or as far as it can be told."""
     who = f"{os.environ.get('USER') or os.getuid()}@{socket.gethostname()}"
     known = {"token": secrets.token_hex(8), "who": who, "pid": os.getppid(), "command": "hsops", "reason": ""}

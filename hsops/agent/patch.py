@@ -104,6 +104,8 @@ def apply(params: dict[str, Any]) -> dict[str, Any]:
             "folders": folders,
             "files": entries,
         }
+        before = (store.record() or {}).get("identity")
+        store.told = _audited("deploy", params, before, params["identity"], site)
         _carry_out(store, changes, record, make=[f for f in folders if not os.path.isdir(site.path(f))])
         changed = [change["path"] for change in changes]
         return {"changed": changed, "identity": params["identity"]}
@@ -133,6 +135,7 @@ def revert(params: dict[str, Any]) -> dict[str, Any]:
             raise Refusal("foreign", f"edited since it was applied: {', '.join(edited)}", files=edited)
         changes = patch_plan.reverting(record, judged, store)
         _check_writable(site, changes)
+        store.told = _audited("revert", params, record["identity"], None, site)
         _carry_out(store, changes, None, remove=record["folders"][::-1])
         left = [folder for folder in record["folders"] if os.path.isdir(site.path(folder))]
         changed = [change["path"] for change in changes]
@@ -245,6 +248,11 @@ def _check_owners(params: dict[str, Any], site: Site, edits: list[patch_plan.Edi
             held.setdefault(name, []).append(path)
     for name, shared in held.items():
         raise Refusal("conflict", f"patch {name!r} already changes {', '.join(shared)}", patch=name, files=shared)
+
+
+def _audited(action: str, params: dict[str, Any], before: Any, after: Any, site: Site) -> dict[str, Any]:
+    told = {"action": action, **lock.who(params), "patch": params["patch"], "root": site.root}
+    return {**told, "before": before, "after": after}
 
 
 def _check_writable(site: Site, changes: list[dict[str, Any]]) -> None:

@@ -33,6 +33,8 @@ def check_journal(told: Any) -> dict[str, Any]:
         _of(change["path"], str, "path")
         _state(change["before"])
         _state(change["after"])
+    _of(told.get("change", ""), str, "change")
+    _of(told.get("audit", {}), dict, "audit")
     _texts(told["made"])
     _texts(told["removed"])
     return dict(_of(told, dict, "the whole"))

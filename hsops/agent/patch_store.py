@@ -20,7 +20,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from hsops.agent import patch_shapes
+from hsops.agent import audit, patch_shapes
 from hsops.agent.patch_site import TEMPORARY, Site, remove_file, sha256, sync_folder, write_file
 from hsops.agent.protocol import Refusal
 
@@ -33,10 +33,11 @@ class Store:
 
     Args:
         fence: asked before every step of a change; raises ``lock-lost`` when the host is somebody else's by now.
+        told: what the audit log says of the change, but for its files and outcome.
     """
 
     def __init__(self, state_dir: str, patch: str, site: Site, fence: Callable[[], None] = lambda: None) -> None:
-        self.fence = fence
+        self.state_dir, self.fence, self.told = state_dir, fence, dict[str, Any]()
         self.key = sha256(os.fsencode(site.root))[:12]
         self.folder = os.path.join(patches_folder(state_dir), patch, self.key)
         self.patch, self.site = patch, site
@@ -101,6 +102,8 @@ class Store:
             "changes": changes,
             "made": [*make],
             "removed": [*remove],
+            "change": os.urandom(8).hex(),
+            "audit": {**self.told, "files": _brief(changes)},
         }
         try:
             self.fence()
@@ -112,8 +115,8 @@ class Store:
             self.fence()  # an undo is a change too
             if self._undo_after(error) != COMPLETED:  # else it counted already: only the last sync failed
                 raise
-        with contextlib.suppress(OSError):  # the change stands; the next verb tidies up
-            self._finish(journal, record)
+        with contextlib.suppress(OSError, Refusal):  # the change stands; the next verb tidies up
+            self._finish(journal, record, "done")
 
     def _settle(self) -> None:
         """Make durable what a journal needs, up to the name of state_dir: whoever made it may not have."""
@@ -144,8 +147,9 @@ class Store:
             return None
         undone = (record["serial"] if record else None) != journal["after"]
         left = self._undo(journal) if undone else []
-        self._finish(journal, record, undone=undone)
-        return {"what": UNDONE if undone else COMPLETED, "left": left}
+        outcome = UNDONE if undone else COMPLETED
+        self._finish(journal, record, outcome)
+        return {"what": outcome, "left": left}
 
     def _undo_after(self, error: Exception) -> str:
         try:
@@ -198,11 +202,13 @@ class Store:
         else:
             self._save("record.json", record)
 
-    def _finish(self, journal: dict[str, Any], record: dict[str, Any] | None, *, undone: bool = False) -> None:
-        for folder in journal["made"][::-1] if undone else journal["removed"]:
+    def _finish(self, journal: dict[str, Any], record: dict[str, Any] | None, outcome: str) -> None:
+        for folder in journal["made"][::-1] if outcome == UNDONE else journal["removed"]:
             self.site.remove_folder(folder)
         for change in journal["changes"]:
             self.site.sweep(change["path"])
+        if "change" in journal:  # an older hsops wrote none
+            audit.append(self.state_dir, {**journal["audit"], "outcome": outcome}, journal["change"])
         remove_file(os.path.join(self.folder, "journal.json"))
         self._tidy(record)
 
@@ -271,6 +277,15 @@ def interrupted(state_dir: str) -> Iterator[tuple[str, Store]]:
             store = Store(state_dir, name, Site(json.load(file)["site"]))
             if store.folder == os.path.dirname(path):  # else it is damaged: told to those who work in its folder
                 yield name, store
+
+
+def _brief(changes: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Files with their sha256 before and after, for the audit log; byte code is not told."""
+    return [
+        {"path": one["path"], **{when: one[when] and one[when]["sha256"] for when in ("before", "after")}}
+        for one in changes
+        if not _module(one["path"])
+    ]
 
 
 def _is_strange(change: dict[str, Any], current: tuple[dict[str, Any], bytes] | None) -> bool:

@@ -5,7 +5,7 @@ import signal
 import time
 from typing import Any
 
-from hsops.agent import lock, procs
+from hsops.agent import audit, lock, procs
 from hsops.agent.rundir import RunDir, find_run
 
 _KILL_S = 15.0  # a process in an uninterruptible sleep (a wedged GPU driver) outlives SIGKILL for a while
@@ -25,7 +25,12 @@ def stop(params: "dict[str, Any]") -> "dict[str, Any]":
     """
     run = find_run(params)
     with lock.held(params) as held, held.kept_alive():
-        return {**_end(run, params), "beside": held.beside}
+        ended = {**_end(run, params), "beside": held.beside}
+        told = {"action": "stop", **lock.who(params), "server": ended["run"]["server"], "run": run.id}
+        beside = held.beside and held.beside["who"]
+        outcome = f"{len(ended['left'])} processes left" if ended["left"] else "done"
+        audit.append(params["state_dir"], {**told, "beside": beside, "outcome": outcome})
+        return ended
 
 
 def _end(run: RunDir, params: "dict[str, Any]") -> "dict[str, Any]":

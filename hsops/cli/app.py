@@ -9,6 +9,7 @@ import typer
 
 from hsops import __version__
 from hsops.cli import (
+    audit,
     demo,
     deploy,
     diagnose,
@@ -44,6 +45,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "logs": logs.logs,
     "stop": stop.stop,
     "unlock": unlock.unlock,
+    "audit": audit.audit,
     "diagnose": diagnose.diagnose,
     "extract": extract.extract,
     "fetch": fetch.fetch,

@@ -85,6 +85,7 @@ def _relied_on(call: Call, target: str, disk: Disk, site: Path, state: Path) -> 
         yield "the tree", disk.below(site)
     if call.name == "unlink" and name == "journal.json":
         yield "the tree and the record", [*disk.below(site), *_own(disk, target)]
+        yield "the line of the audit log", sorted(path for path in disk.files if _is_audit(path, state))
     if call.name == "unlink" and os.path.basename(os.path.dirname(target)) == "blobs" and not _temporary(name):
         yield "that the journal is gone", _own(disk, os.path.dirname(target))
 
@@ -96,7 +97,16 @@ def _own(disk: Disk, path: str) -> list[str]:
 def _is_beside(call: Call, state: Path) -> bool:
     """The lock and what else is kept in the state folder: a change does not rely on it."""
     parts = Path(call.paths[-1]).parts[len(state.parts) :]
+    if call.name != "unlink" and _is_audit(call.paths[-1], state):
+        return False
     return call.paths[-1].startswith(f"{state}/") and call.name != "mkdir" and (len(parts) < 3 or parts[0] != "patches")
+
+
+def _is_audit(path: str, state: Path) -> bool:
+    """The log, its head, and the head's temporary file."""
+    return os.path.dirname(path) == str(state) and (
+        os.path.basename(path).startswith("audit.") or _temporary(os.path.basename(path))
+    )
 
 
 def _makes(call: Call) -> bool:
