@@ -6,6 +6,7 @@ import contextlib
 import json
 import shutil
 import sys
+import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -50,11 +51,15 @@ class Console:
         self.color = color and self.terminal
         self._pace = progress.Pace()
         self.heard = True  # somebody still reads standard output
-        self._live_shown = False
+        self._live_shown, self._lock = False, threading.Lock()
         self._block = 0  # lines of the picture on the screen
 
     def emit(self, event: Event) -> None:
-        """Show one event: a JSON line, or lines on stderr for people."""
+        """Show one event: a JSON line, or lines on stderr for people. From any thread: several hosts tell at once."""
+        with self._lock:
+            self._emit(event)
+
+    def _emit(self, event: Event) -> None:
         if isinstance(event, Picture):
             if self.terminal:
                 self._picture(list(describe(event)))
