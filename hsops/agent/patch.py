@@ -108,7 +108,7 @@ def apply(params: dict[str, Any]) -> dict[str, Any]:
         store.told = _audited("deploy", params, before, params["identity"], site)
         _carry_out(store, changes, record, make=[f for f in folders if not os.path.isdir(site.path(f))])
         changed = [change["path"] for change in changes]
-        return {"changed": changed, "identity": params["identity"]}
+        return {"changed": changed, "identity": params["identity"], "runs": _loaded(params)}
 
 
 def revert(params: dict[str, Any]) -> dict[str, Any]:
@@ -139,7 +139,7 @@ def revert(params: dict[str, Any]) -> dict[str, Any]:
         _carry_out(store, changes, None, remove=record["folders"][::-1])
         left = [folder for folder in record["folders"] if os.path.isdir(site.path(folder))]
         changed = [change["path"] for change in changes]
-        return {"changed": changed, "left": left, "identity": record["identity"]}
+        return {"changed": changed, "left": left, "identity": record["identity"], "runs": _loaded(params)}
 
 
 def rehearse(params: dict[str, Any]) -> dict[str, Any]:
@@ -248,6 +248,16 @@ def _check_owners(params: dict[str, Any], site: Site, edits: list[patch_plan.Edi
             held.setdefault(name, []).append(path)
     for name, shared in held.items():
         raise Refusal("conflict", f"patch {name!r} already changes {', '.join(shared)}", patch=name, files=shared)
+
+
+def _loaded(params: dict[str, Any]) -> list[dict[str, Any]]:
+    """The servers that run now, with what they have loaded. It is no reason to fail a change that stands."""
+    from hsops.agent import runs
+
+    try:
+        return runs.loaded(params)
+    except OSError:
+        return []
 
 
 def _audited(action: str, params: dict[str, Any], before: Any, after: Any, site: Site) -> dict[str, Any]:

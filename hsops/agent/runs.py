@@ -90,6 +90,12 @@ def _taken(dump_dir: str, who: str) -> Refusal:
     return Refusal("dump-dir-taken", f"{who} writes dumps into {dump_dir}", path=dump_dir, by=who)
 
 
+def loaded(params: "dict[str, Any]") -> "list[dict[str, Any]]":
+    """What the running servers have loaded: ``id``, ``server``, ``patches`` {name: identity}, each."""
+    alive = [run.read("spec.json") for run in all_runs(runs_folder(params)) if run.running()]
+    return [{name: spec.get(name) for name in ("id", "server", "patches")} for spec in alive]
+
+
 def _refuse_changed(params: "dict[str, Any]") -> None:
     """The patches are still those that the client looked at: somebody may have deployed in between."""
     for patch, identity in params["patches"].items():
@@ -101,13 +107,15 @@ def _refuse_changed(params: "dict[str, Any]") -> None:
 
 
 def list_runs(params: "dict[str, Any]") -> "dict[str, Any]":
-    """Runs, newest first. ``params``: server or None; limit."""
+    """Runs, newest first. ``params``: server or None; limit; alive: only those whose server is there."""
     wanted = params.get("server")
     found: list[dict[str, Any]] = []
     snapshot = procs.Snapshot()
     for run in all_runs(runs_folder(params)):
         if len(found) >= params.get("limit", 20):
             break
+        if params.get("alive") and not run.running():
+            continue
         described = run.describe(snapshot)
         if wanted in (None, described["server"]) and described["server"]:
             found.append(described)

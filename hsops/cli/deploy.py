@@ -147,8 +147,8 @@ def _still_so(session: Session, entries: list[Entry], wish: Wish) -> list[Row]:
     for entry in entries:
         agent = session.agent(entry.host)
         do.check_fresh(agent, entry.plan)
-        warnings = do.stale_runs(agent, entry.plan.patch, "" if wish.revert else entry.plan.identity)
-        rows.append(Row(entry.host, entry.plan, tuple(warnings)))
+        stale = do.stale_runs(agent, entry.plan.patch, "" if wish.revert else entry.plan.identity)
+        rows.append(Row(entry.host, entry.plan, stale))
     return rows
 
 
@@ -203,8 +203,8 @@ def _rows(session: Session, target: Target, wish: Wish) -> list[Row]:
         raise
     rows = []
     for planned in plans:
-        warnings = do.stale_runs(agent, target.patch, "" if wish.revert else planned.identity)
-        rows.append(Row(target.host.name, planned, tuple(warnings)))
+        stale = do.stale_runs(agent, target.patch, "" if wish.revert else planned.identity)
+        rows.append(Row(target.host.name, planned, stale))
     return rows
 
 

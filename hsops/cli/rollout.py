@@ -86,6 +86,7 @@ class Rolled:
         if self.interrupted:
             errors.append({"type": "Interrupted", "message": "interrupted"})
         lines = list(render.table(self.outcomes, f"{again}{left}" if left else "", interrupted=self.interrupted))
+        lines += [f"warning: {row.host}: {text}" for row in self.rows if row.done for text in row.warnings]
         return Outcome({**data, "hosts": render.entries(self.outcomes)}, lines, code, tuple(errors))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,16 +28,37 @@ CHANGE = Deadline(idle=60.0, total=180.0)
 
 
 @dataclass(frozen=True, slots=True)
+class StaleRun:
+    """A server that has another version of a patch loaded than lies there: code is read when a server starts.
+
+    Args:
+        run, server: its run's id, its name in the inventory.
+        patch, identity: what it has loaded.
+    """
+
+    run: str
+    server: str
+    patch: str
+    identity: str
+
+    def __str__(self) -> str:
+        again = f"hsops launch {self.server} --replace"
+        return f"run {self.run} of {self.server} still runs {self.patch} {self.identity}; relaunch: {again}"
+
+
+@dataclass(frozen=True, slots=True)
 class Done:
     """What was changed: paths, and folders that stayed because something else lies in them; seconds it took.
 
-    ``already``: nothing, because somebody else did the same at the same time.
+    ``already``: nothing, because somebody else did the same at the same time. ``stale``: servers that run with what was
+    there before.
     """
 
     changed: tuple[str, ...]
     left: tuple[str, ...]
     seconds: float
     already: bool = False
+    stale: tuple[StaleRun, ...] = ()
 
 
 def look(
@@ -194,13 +215,15 @@ def check_fresh(agent: Agent, plan: Plan) -> None:
         )
 
 
-def stale_runs(agent: Agent, patch: str, identity: str) -> list[str]:
-    """Servers that run with another version of the patch loaded, as warnings; ``identity`` empty: with any."""
-    return [
-        f"{run.server} (run {run.id}) still runs with {patch} {run.patches[patch]}; hsops launch --replace"
-        for run in list_runs(agent)
-        if run.alive and run.patches.get(patch, identity) != identity
-    ]
+def stale_runs(agent: Agent, patch: str, identity: str) -> tuple[StaleRun, ...]:
+    """Servers that run with another version of the patch loaded; ``identity`` empty: with any."""
+    alive = list_runs(agent, alive=True, limit=1000)
+    return _stale([{"id": run.id, "server": run.server, "patches": run.patches} for run in alive], patch, identity)
+
+
+def _stale(runs: Iterable[Mapping[str, Any]], patch: str, identity: str) -> tuple[StaleRun, ...]:
+    loaded = [(run, (run["patches"] or {}).get(patch, identity)) for run in runs]
+    return tuple(StaleRun(run["id"], run["server"], patch, held) for run, held in loaded if held != identity)
 
 
 def explained(error: AgentError, agent: Agent) -> HsopsError:
@@ -273,8 +296,14 @@ def _change(lock: Lock, verb: str, reason: str, **params: Any) -> Done:
     except RemoteError as error:  # it was ended half-way, perhaps
         error.fix = error.fix or "hsops deploy --status: what is half done there is undone or completed first"
         raise
-    seconds = time.monotonic() - started
-    return Done(tuple(result["changed"]), tuple(result.get("left", ())), seconds, result.get("already", False))
+    seconds, wanted = time.monotonic() - started, str(params.get("identity", ""))  # a revert wants none
+    return Done(
+        tuple(result["changed"]),
+        tuple(result.get("left", ())),
+        seconds,
+        result.get("already", False),
+        _stale(result.get("runs", ()), str(params["patch"]), wanted),
+    )
 
 
 def _text(content: bytes | None) -> str | None:

@@ -38,9 +38,9 @@ class Stopped:
     beside: str = ""
 
 
-def list_runs(agent: Agent, server: str | None = None, *, limit: int = 20) -> tuple[Run, ...]:
-    """Runs on the host, newest first; only of ``server`` when named."""
-    found = agent.call("run-list", deadline=QUICK, server=server, limit=limit)["runs"]
+def list_runs(agent: Agent, server: str | None = None, *, limit: int = 20, alive: bool = False) -> tuple[Run, ...]:
+    """Runs on the host, newest first; only of ``server`` when named, only ``alive`` ones when wanted."""
+    found = agent.call("run-list", deadline=QUICK, server=server, limit=limit, alive=alive)["runs"]
     return tuple(parse_run(raw) for raw in found)
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from hsops.core.units import size
-from hsops.deploy.do import Done
+from hsops.deploy.do import Done, StaleRun
 from hsops.deploy.payload import PACKAGE
 from hsops.deploy.plan import Action, Plan
 
@@ -21,14 +21,24 @@ class Row:
     Args:
         host: its name.
         plan: what was planned there.
-        warnings: about servers that run there.
+        seen: servers that run there with another version loaded, when it was looked at.
         done: what was carried out; None: nothing was.
     """
 
     host: str
     plan: Plan
-    warnings: tuple[str, ...] = ()
+    seen: tuple[StaleRun, ...] = ()
     done: Done | None = None
+
+    @property
+    def stale(self) -> tuple[StaleRun, ...]:
+        """Servers that run with another version loaded: after the change, where there was one."""
+        return self.done.stale if self.done else self.seen
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """About servers that run there."""
+        return tuple(map(str, self.stale))
 
 
 def data(rows: list[Row], *, with_diff: bool = False) -> dict[str, Any]:
@@ -57,6 +67,7 @@ def done_lines(rows: list[Row], *, undo: str = "") -> Iterator[str]:
             continue
         line = f"{row.host} · {row.plan.patch} {row.plan.identity} {word} in {row.done.seconds:.1f} s"
         yield f"{line:<{WIDTH}} undo: {undo}" if undo else line
+        yield from (f"  warning: {text}" for text in row.warnings)
         if row.done.left:
             yield f"  left: {', '.join(row.done.left)} (something else lies in there)"
 
@@ -82,6 +93,7 @@ def _entry(row: Row, with_diff: bool) -> dict[str, Any]:
         "changes": plan.changes,
         "actions": [{"kind": a.kind, "path": a.path, "bytes": len(a.after or b"")} for a in plan.actions],
         "warnings": [*plan.warnings, *row.warnings],
+        "stale_runs": [asdict(run) for run in row.stale],
         "done": row.done is not None,
     }
     if row.done:

@@ -49,7 +49,7 @@ def together(rows: Sequence[Row], *, with_diff: bool = False) -> Iterator[str]:
             yield from plan_lines(by_host[group[0]], with_diff=with_diff)
             continue
         yield from textwrap.wrap(f"{len(group)} hosts, the same plan: {', '.join(group)}", 118, subsequent_indent="  ")
-        shown = [replace(row, host=f"{len(group)} hosts", warnings=()) for row in by_host[group[0]]]
+        shown = [replace(row, host=f"{len(group)} hosts", seen=()) for row in by_host[group[0]]]
         yield from plan_lines(shown, with_diff=with_diff)
         yield from (f"  warning: {host}: {text}" for host in group for row in by_host[host] for text in row.warnings)
 

@@ -1,0 +1,83 @@
+"""A running server that has old code loaded is named after a deploy and after a revert, by both methods."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.practice_host import PracticeHost, practice_host
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> PracticeHost:
+    """A host whose SGLang can be hooked too."""
+    host = practice_host(tmp_path)
+    (host.site / "sglang/srt/server_args.py").write_text('parser.add_argument("--forward-hooks")\n')
+    return host
+
+
+def start(host: PracticeHost, server: str, patches: dict[str, str]) -> str:
+    """A run that has ``patches`` loaded, as its spec says; its id."""
+    run = host.agent().call(
+        "run-start", server=server, model="none", tp=1, port=0, host="127.0.0.1", env={}, spec_hash="s", dump_dir="",
+        patches=patches, needs=[], argv=["/bin/sleep", "600"],
+    )["run"]  # fmt: skip
+    return str(run["id"])
+
+
+def told(host: PracticeHost, *words: str) -> dict[str, Any]:
+    """The only patch of a command's answer."""
+    done = host.hsops("deploy", *words, "--yes", "--json", check=True)
+    (patch,) = json.loads(done.stdout.splitlines()[-1])["data"]["patches"]
+    return dict(patch)
+
+
+@pytest.mark.parametrize("method", ["source", "hook"])
+def test_a_server_with_old_code_is_named(method: str, host: PracticeHost) -> None:
+    """After another deploy, by a check, and after a revert; one that has the new code, or none of it, is not."""
+    text = host.inventory.read_text().replace("boundaries:", f"method: {method}, boundaries:")
+    host.inventory.write_text(text)
+    first = told(host)["identity"]
+    old, other = start(host, "tiny", {"hs-dump": first}), start(host, "bare", {})
+    for i in range(21):  # a listing of runs ends at twenty
+        spec = host.state / f"runs/1231-2359{i:02}-0000/spec.json"
+        spec.parent.mkdir()
+        spec.write_text(json.dumps({"server": "brief", "created": 1e11 + i, "patches": {}}))
+    unchanged = told(host)
+    host.inventory.write_text(text.replace("[1, 3]", "[2]"))
+    try:
+        check = told(host, "--check")
+        second = told(host)
+        shown = host.hsops("deploy").stdout
+        new = start(host, "new", {"hs-dump": second["identity"]})
+        same = told(host)
+        back = host.hsops("deploy", "--revert", "--yes", "--json", check=True)
+        (reverted,) = json.loads(back.stdout.splitlines()[-1])["data"]["patches"]
+    finally:
+        for run in (old, other, new):
+            host.agent().call("run-stop", run=run, grace=0.0)
+
+    stale = {"run": old, "server": "tiny", "patch": "hs-dump", "identity": first}
+    words = f"run {old} of tiny still runs hs-dump {first}; relaunch: hsops launch tiny --replace"
+    assert unchanged["stale_runs"] == [] and unchanged["state"] == "applied"
+    assert check["stale_runs"] == second["stale_runs"] == same["stale_runs"] == [stale]
+    assert second["done"] and second["warnings"] == [words] and words in shown
+    assert sorted(one["run"] for one in reverted["stale_runs"]) == sorted([old, new])
+
+
+def test_it_is_said_to_people_after_the_change(host: PracticeHost) -> None:
+    """Below the line that says what was done."""
+    run = start(host, "tiny", {})
+    spec = host.state / "runs" / run / "spec.json"
+    spec.write_text(spec.read_text().replace('"patches": {}', '"patches": {"hs-dump": "0123456789ab"}'))
+    try:
+        done = host.hsops("deploy", "--yes", check=True).stdout
+        back = host.hsops("deploy", "--revert", "--yes", check=True).stdout
+    finally:
+        host.agent().call("run-stop", run=run, grace=0.0)
+
+    for out, word in ((done, " applied in "), (back, " reverted in ")):
+        assert out.index(word) < out.index(f"run {run} of tiny still runs hs-dump 0123456789ab; relaunch"), out
