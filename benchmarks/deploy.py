@@ -139,23 +139,30 @@ def timed(argv: list[str], env: dict[str, str], cwd: Path) -> float:
 
 
 def report(took: dict[str, list[tuple[float, float]]], target: Target) -> None:
-    """Medians, spread, and what was aimed at."""
+    """Medians, spread, and what was aimed at. Ratios are medians of the rounds' own: the load drifts between them."""
     size = sum(map(len, target.wanted.values())) >> 10
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, {len(took[OURS])} rounds, interleaved")
     print(f"{len(target.wanted)} files, {size} KiB\n")
-    print(f"{'seconds, median (min - max)':<36}{'first':>22}{'of hsops':>10}{'no-op':>22}{'of hsops':>10}{'rounds':>8}")
-    middle = {name: [statistics.median(column) for column in zip(*rows, strict=True)] for name, rows in took.items()}
+    print(f"{'seconds, median (min - max)':<36}{'first':>24}{'of hsops':>10}{'no-op':>24}{'of hsops':>10}{'rounds':>8}")
     for name, rows in took.items():
-        cells = []
-        for i, column in enumerate(zip(*rows, strict=True)):
-            spread = f"{middle[name][i]:.2f} ({min(column):.2f} - {max(column):.2f})"
-            ratio = f"{middle[name][i] / middle[OURS][i]:.1f}"
-            cells += [f"{spread:>22}{ratio:>10}"] if name != FLOOR or i else [" " * 32]
+        cells = [_cell(took, name, i) if name != FLOOR or i else " " * 34 for i in (0, 1)] if rows else []
         print(f"{name:<36}{''.join(cells)}{len(rows):>8}")
-    best = min((name for name in took if name not in (OURS, FLOOR)), key=lambda name: middle[name][1])
-    peers, share = middle[best][1] / middle[OURS][1], middle[OURS][1] / middle[FLOOR][1]
-    print(f"\nno-op: {peers:.1f} times as fast as the best of them ({best}; goal {GOAL_PEERS:g})")
-    print(f"no-op: {share:.2f} times the floor (goal {GOAL_FLOOR:g})")
+    peers = {name: _ratio(took, name, 1) for name, rows in took.items() if rows and name not in (OURS, FLOOR)}
+    best = min(peers, key=lambda name: peers[name])
+    print(f"\nno-op: {peers[best]:.1f} times as fast as the best of them ({best}; goal {GOAL_PEERS:g})")
+    print(f"no-op: {1 / _ratio(took, FLOOR, 1):.2f} times the floor (goal {GOAL_FLOOR:g})")
+
+
+def _cell(took: dict[str, list[tuple[float, float]]], name: str, column: int) -> str:
+    seconds = [row[column] for row in took[name]]
+    spread = f"{statistics.median(seconds):.2f} ({min(seconds):.2f} - {max(seconds):.2f})"
+    return f"{spread:>24}{_ratio(took, name, column):>10.1f}"
+
+
+def _ratio(took: dict[str, list[tuple[float, float]]], name: str, column: int) -> float:
+    """Of a tool's time to hsops' in the same round, the median. A tool of fewer rounds was in the last ones."""
+    ours = took[OURS][-len(took[name]) :]
+    return statistics.median(row[column] / mine[column] for row, mine in zip(took[name], ours, strict=True))
 
 
 if __name__ == "__main__":
