@@ -160,7 +160,7 @@ def rehearse(params: dict[str, Any]) -> dict[str, Any]:
     from hsops.agent import patch_script
 
     _, site = _place(params)
-    with _locked(params):
+    with lock.held(params) as held, held.kept_alive(), _locked(params, held):  # minutes: others are told for whom
         _recover(params["state_dir"], site)
         store = Store(params["state_dir"], params["patch"], site)
         return patch_script.rehearse(params, store, import_root=params["place"] == "site")
