@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -170,13 +171,18 @@ def test_a_verb_that_is_killed_is_told_as_one_and_the_next_call_works(
     os.mkfifo(tmp_path / "config.json")
 
     with ThreadPoolExecutor(1) as pool:
-        reply = pool.submit(agent.call, "model-read", path=str(tmp_path))  # waits for the pipe's other end
-        until = time.monotonic() + 20
-        while not (verbs := server.children()) and time.monotonic() < until:
+        reply = pool.submit(agent.call, "model-read", path=str(tmp_path))
+        writer, until = None, time.monotonic() + 20
+        while writer is None and time.monotonic() < until:
+            with suppress(OSError):  # until the verb reads the pipe; the first call's child is gone by then
+                writer = os.open(tmp_path / "config.json", os.O_WRONLY | os.O_NONBLOCK)
             time.sleep(0.01)
-        verbs[0].kill()
+        assert writer is not None
+        (verb,) = server.children()
+        verb.kill()
         with pytest.raises(RemoteError, match="ended by signal 9"):
             reply.result(20)
+    os.close(writer)
 
     assert agent.call("hello")["python_ok"] is True
 
