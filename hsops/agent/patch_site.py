@@ -258,6 +258,6 @@ def _dress(handle: int, path: str, state: dict[str, Any]) -> None:
     os.fchmod(handle, state["mode"])
     if "mtime_ns" in state:
         os.utime(handle, ns=(state["mtime_ns"], state["mtime_ns"]))
-    elif told and int(os.fstat(handle).st_mtime) == int(told.st_mtime):
+    elif told and path.endswith(".py") and int(os.fstat(handle).st_mtime) == int(told.st_mtime):
         # Python takes byte code for current by its source's second and size: both files may have the same
         os.utime(handle, ns=(told.st_mtime_ns + 10**9, told.st_mtime_ns + 10**9))

@@ -46,7 +46,7 @@ def told(trials: list[Trial], request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.mark.usefixtures("told")
 def test_killed_at_every_system_call(trials: list[Trial]) -> None:
     """Before each call on a file, and before the reply and the end: all the states that a kill can leave."""
-    spread(trials, len(trials[0].points), 16, lambda trial, index: trial.kill_at(trial.points[index]))
+    spread(trials, len(trials[0].points), 24, lambda trial, index: trial.kill_at(trial.points[index]))
 
     assert any("undone" in verdict for trial in trials for verdict in trial.seen)
 
@@ -59,7 +59,7 @@ def test_every_system_call_fails(trials: list[Trial]) -> None:
         for error in ERRORS if ALL else ERRORS[index % 3 : index % 3 + 1]:
             trial.fail_at(trial.points[index], error)
 
-    spread(trials, len(trials[0].points) - 2, 32, fail)  # without the reply and the end
+    spread(trials, len(trials[0].points) - 2, 48, fail)  # without the reply and the end
 
 
 @pytest.mark.usefixtures("told")
@@ -70,7 +70,7 @@ def test_killed_at_random_moments(trials: list[Trial]) -> None:
     for trial in trials:
         trial.measure()
 
-    spread(trials, len(moments), 40, lambda trial, index: trial.kill_after(moments[index]))
+    spread(trials, len(moments), 50, lambda trial, index: trial.kill_after(moments[index]))
 
 
 @pytest.mark.usefixtures("told")
@@ -85,7 +85,7 @@ def test_killed_while_it_repairs(trials: list[Trial]) -> None:
         trial.repairing = points(calls(log), trial.ground.site, trial.ground.state)
     assert len(trials[0].repairing) > 30
 
-    spread(trials, len(trials[0].repairing), 16, Trial.kill_repair)
+    spread(trials, len(trials[0].repairing), 24, Trial.kill_repair)
 
 
 @pytest.mark.usefixtures("told")
