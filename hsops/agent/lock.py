@@ -170,16 +170,18 @@ def _other(params: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def show(params: dict[str, Any]) -> dict[str, Any]:
-    """Verb ``lock-show``. ``params``: optional ``lock.token``, of a command that wants to know about its own lock.
+    """Verb ``lock-show``. ``params``: optional ``lock.token`` of a command whose verb ended, and ``lock.since_s``, how
+    many seconds ago that verb began.
 
-    Result: ``holder``: told or null; what has expired is told too, by its ``state``. ``mine``: null without a token,
-    else ``{"held", "by"}``: who took it, in words.
+    Result: ``holder``: told or null; what has expired is told too, by its ``state``. ``taken``: who took the lock from
+    that command meanwhile, in words; empty when nobody did.
     """
     _, lease = leases.current(leases.folder_of(params["state_dir"]))
     there = leases.told(lease) if lease and leases.state_of(lease) != "free" else None
-    token = (params.get("lock") or {}).get("token")
-    mine = {"held": bool(lease and lease.get("token") == token), "by": _taker(lease, token)} if token else None
-    return {"holder": there, "mine": mine}
+    said = params.get("lock") or {}
+    since = time.time() - float(said.get("since_s", 0.0))
+    lost = lease and lease.get("token") != said.get("token") and lease["taken"] >= since
+    return {"holder": there, "taken": _taker(lease, said["token"]) if lost and "token" in said else ""}
 
 
 def evict(params: dict[str, Any]) -> dict[str, Any]:

@@ -172,6 +172,16 @@ def test_nothing_else_is_touched_when_the_first_host_fails(fleet: Fleet) -> None
     assert text.stdout.rstrip().endswith("the rest: hsops deploy --host a --host b --host c")
 
 
+def test_an_agent_that_dies_is_told_as_that(fleet: Fleet) -> None:
+    """Its last words are shown; nobody took the lock from it."""
+    fleet.trouble("a", "echo no such luck >&2; exit 9")
+
+    text = fleet.hsops("deploy", "--yes", "--host", "a")
+
+    assert (text.returncode, fleet.applied()) == (1, "")
+    assert "no such luck" in text.stderr and "lock" not in text.stderr, text.stderr
+
+
 def test_a_later_failure_is_partial_and_the_command_it_names_finishes(fleet: Fleet) -> None:
     """The others are done; after the repair only the one that is left changes."""
     fleet.trouble("c", REFUSE)
