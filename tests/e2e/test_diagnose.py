@@ -93,7 +93,7 @@ def test_a_busy_wait_is_named(hsops: Cli, lab: Lab, fault: str, port: str) -> No
     Whoever looks again hears the same with high confidence, and no process is left traced.
     """
     labs.up(lab.layout.home, fault=fault)
-    launch = hsops("launch", "--wait-healthy", "--stall-after", "10", "--json")
+    launch = hsops("launch", "--wait-healthy", "--stall-after", "11", "--json")  # twice that: past 20 s of patience
     pids = rank_pids(hsops)
 
     verdict = look(hsops)
