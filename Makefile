@@ -33,7 +33,7 @@ e2e: setup ## real SGLang in the lab
 	$(BIN)/python -m pytest tests/e2e
 
 matrix: setup ## every release of SGLang against the reference: an hour; VERSIONS="0.5.4 0.5.9" for some, RESUME=1 to go on
-	HSOPS_MATRIX="$(or $(VERSIONS),all)" RESUME=$(RESUME) $(BIN)/python -m pytest tests/matrix tests/e2e/test_extract_fetch.py tests/e2e/test_verify_live.py
+	HSOPS_MATRIX="$(or $(VERSIONS),all)" RESUME=$(RESUME) $(BIN)/python -m pytest tests/matrix tests/e2e/test_capture_faults.py tests/e2e/test_extract_fetch.py tests/e2e/test_verify_live.py
 
 crash: setup ## deploy is killed at every system call of apply, revert and repair, and every call fails: half an hour
 	HSOPS_CRASH=all $(BIN)/python -m pytest -s tests/faults/test_deploy_kills.py tests/faults/test_deploy_power.py tests/faults/test_script_kills.py tests/faults/test_deploy_over_ssh.py
