@@ -150,10 +150,14 @@ def _since(agent: Agent, text: str) -> float | None:
         clock = agent.call("clock")
         return float(clock["time"] + clock["utc_offset"] - seconds)
     try:
-        return datetime.fromisoformat(text).replace(tzinfo=timezone.utc).timestamp()
+        time = datetime.fromisoformat(text)
+        if time.tzinfo is None:  # a zone would be thrown away: the log's stamps have none
+            return time.replace(tzinfo=timezone.utc).timestamp()
+        raise ValueError
     except ValueError:
         raise UsageError(
-            f"--since {text!r} is neither a duration nor a time", fix="--since 10m, or --since '2026-11-29 17:40'"
+            f"--since {text!r} is neither a duration nor a time of the host without a zone",
+            fix="--since 10m, or --since '2026-11-29 17:40'",
         ) from None
 
 
