@@ -35,7 +35,7 @@ def doctor(params: "dict[str, Any]") -> "dict[str, Any]":
     tool = seconds * _TOOL_SHARE
     models = {str(server["model"]) for server in params.get("servers", ())}
     looks: dict[str, Callable[[], Any]] = {
-        "hello": lambda: facts.hello(params),
+        "hello": lambda: facts.hello({}),  # without the dump folder, which may hang: that is a look of its own
         "torch": torch,
         "limits": limits,
         "tools": lambda: {name: shutil.which(name) for name in ("strace", "nvidia-smi")},
@@ -78,7 +78,7 @@ def _all(looks: "dict[str, Callable[[], Any]]", seconds: float) -> "dict[str, An
         thread.join(max(0.0, until - time.monotonic()))
         if thread.is_alive():
             could_not[name] = {"why": "timed-out", "message": f"no answer within {seconds:g} s"}
-    told = [{"look": name, **reason} for name, reason in could_not.items()]
+    told = [{"look": name, **reason} for name, reason in dict(could_not).items()]  # a late look may still write
     return {"time": time.time(), **dict(found), "could_not": told}
 
 

@@ -51,9 +51,13 @@ def holders(timeout: float) -> "list[dict[str, Any]]":
 
 
 def row(line: str, names: "list[str]") -> "dict[str, str]":
-    """One line of CSV; what nvidia-smi does not know (``[N/A]``) is left out."""
+    """One line of CSV; what nvidia-smi does not know (``[N/A]``, ``ERR!``) is left out."""
     words = [word.strip() for word in line.split(",")]
-    return {name: word for name, word in zip(names, words, strict=False) if word and not word.startswith("[")}
+    return {
+        name: word
+        for name, word in zip(names, words, strict=False)
+        if word and not word.startswith("[") and word != "ERR!"
+    }
 
 
 def _run(words: "list[str]", timeout: float) -> str:

@@ -41,8 +41,8 @@ def _doctor(session: Session) -> Outcome:
         own = judge(facts)
         found += own
         lines += [render.host_line(name, facts, seconds), *render.finding_lines(name, own)]
-        data[name] = {**facts.look("hello"), "round_trip_s": round(seconds, 4), "facts": facts.raw,
-                      "findings": [asdict(one) for one in own]}  # fmt: skip
+        data[name] = {**facts.look("hello"), "dumps": facts.look(f"folder {facts.dumps}"), "facts": facts.raw,
+                      "round_trip_s": round(seconds, 4), "findings": [asdict(one) for one in own]}  # fmt: skip
     lines += [*render.finding_lines("here", here), *(line for error in failed for line in error_lines(error))]
     errors = tuple(entry for error in failed for entry in error.as_json())
     blocked = any(one.level == "blocker" for one in found)

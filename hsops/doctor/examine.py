@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from hsops.core.deadline import Deadline
+from hsops.core.errors import RemoteError
 from hsops.doctor import rules_gpu, rules_host
 from hsops.doctor.findings import Facts, Finding, Wanted
 from hsops.remote.agent import Agent
@@ -46,6 +47,9 @@ def look(agent: Agent, servers: Sequence[Wanted], dumps: str) -> tuple[Facts, fl
     """
     asked = [{"name": s.name, "model": s.model, "port": s.port} for s in servers]
     raw = agent.call("doctor", deadline=_DEADLINE, dumps=dumps, servers=asked)
+    if raw["hello"] is None:  # its site-packages hang, say: nothing else would mean anything
+        why = next((one["message"] for one in raw["could_not"] if one["look"] == "hello"), "")
+        raise RemoteError("the host does not tell what its Python has", host=agent.host.name, why=why)
     began = time.monotonic()
     now = agent.call("clock", deadline=_DEADLINE)["time"]
     took = time.monotonic() - began

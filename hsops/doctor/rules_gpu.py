@@ -78,11 +78,11 @@ def memory_held(facts: Facts) -> Iterator[Finding]:
     held = facts.look("holders") or ()
     by_pid: dict[str, list[Mapping[str, str]]] = {}
     for entry in held:
-        if float(entry.get("mib", 0)) >= _HELD_MIB and not facts.owners.get(int(entry["pid"])):
+        if _number(entry, "mib") >= _HELD_MIB and not facts.owners.get(int(entry["pid"])):
             by_pid.setdefault(entry["pid"], []).append(entry)
     for pid, entries in by_pid.items():
-        gib = sum(float(entry["mib"]) for entry in entries) / 1024
-        on = ", ".join(index.get(entry["uuid"], "?") for entry in entries)
+        gib = sum(_number(entry, "mib") for entry in entries) / 1024
+        on = ", ".join(index.get(entry.get("uuid"), "?") for entry in entries)
         who = f" ({entries[0]['command'][:60]})" if entries[0]["command"] else ""
         yield Finding(
             "blocker",
@@ -91,9 +91,9 @@ def memory_held(facts: Facts) -> Iterator[Finding]:
             "a server that wants most of the memory will not fit beside it",
             f"ps -fp {pid}; end it when nobody needs it",
         )
-    seen = {entry["uuid"] for entry in held}
+    seen = {entry.get("uuid") for entry in held}
     for gpu in facts.gpus:
-        used = float(gpu.get("memory", 0))
+        used = _number(gpu, "memory")
         if used >= _HELD_MIB and gpu.get("uuid") not in seen and facts.look("holders") is not None:
             yield Finding(
                 "warning",
@@ -106,8 +106,8 @@ def memory_held(facts: Facts) -> Iterator[Finding]:
 
 def wedged(facts: Facts) -> Iterator[Finding]:
     """All its time in a kernel, and nobody there."""
-    busy = {entry["uuid"] for entry in facts.look("holders") or ()}
-    stuck = [gpu["index"] for gpu in facts.gpus if float(gpu.get("util", 0)) >= 95 and gpu.get("uuid") not in busy]
+    busy = {entry.get("uuid") for entry in facts.look("holders") or ()}
+    stuck = [gpu.get("index", "?") for gpu in facts.gpus if _number(gpu, "util") >= 95 and gpu.get("uuid") not in busy]
     if stuck and facts.look("holders") is not None:
         yield Finding(
             "blocker",
@@ -137,7 +137,10 @@ def link(facts: Facts) -> Iterator[Finding]:
     slow = [gpu for gpu in facts.gpus if gpu.get("pstate") == "P0" and _less(gpu, "link_gen")]
     for gpus, what in ((narrow, "link_width"), (slow, "link_gen")):
         if gpus:
-            shown, unit = ", ".join(gpu["index"] for gpu in gpus), "lanes" if what == "link_width" else "generation"
+            shown, unit = (
+                ", ".join(gpu.get("index", "?") for gpu in gpus),
+                "lanes" if what == "link_width" else "generation",
+            )
             yield Finding(
                 "warning",
                 "pci",
@@ -188,6 +191,14 @@ def peers(facts: Facts) -> Iterator[Finding]:
             "on hosts without NVLink it was seen to stall P2P",
             "options nvidia_uvm uvm_disable_hmm=1 in /etc/modprobe.d, then reload the module",
         )
+
+
+def _number(entry: Mapping[str, str], name: str) -> float:
+    """0 for what nvidia-smi does not know, in whatever words it says so."""
+    try:
+        return float(entry.get(name, 0))
+    except ValueError:
+        return 0.0
 
 
 def _less(gpu: Mapping[str, str], what: str) -> bool:

@@ -50,5 +50,6 @@ def _gpus(gpus: Sequence[Mapping[str, Any]]) -> str:
         kind = (gpu.get("name", "GPU").removeprefix("NVIDIA "), gpu.get("memory_total", ""))
         kinds[kind] = kinds.get(kind, 0) + 1
     return ", ".join(
-        f"{count}x {name}{f' ({float(mib) / 1024:.0f} GiB)' if mib else ''}" for (name, mib), count in kinds.items()
+        f"{count}x {name}{f' ({float(mib) / 1024:.0f} GiB)' if mib.isdigit() else ''}"
+        for (name, mib), count in kinds.items()
     )

@@ -167,6 +167,17 @@ def test_one_fault_one_finding(changes: dict[str, Any], level: str, words: str) 
     assert line.startswith("box  ")
 
 
+def test_what_nvidia_smi_does_not_know_is_no_finding() -> None:
+    """Fields that are left out, words where a number was, a holder without its GPU: no traceback, nothing made up."""
+    odd = [{"name": "NVIDIA H200", "memory": "Unknown Error", "util": "?"}]
+
+    found = examine({"gpus": odd, "holders": [{"pid": "7", "command": ""}]}, tp=1)
+
+    assert found == []
+    raw = {**good(), "gpus": [{**odd[0], "memory_total": "Unknown Error"}]}
+    assert "1x H200 · " in render.host_line("box", Facts(raw, [], "/dev/shm/hs"), 0.01)
+
+
 @pytest.mark.parametrize("skew,said", [(3600.0, "3,600 s ahead of ours"), (-60.0, "60 s behind ours"), (2.0, "")])
 def test_clocks(skew: float, said: str) -> None:
     """A few seconds are the network's."""
