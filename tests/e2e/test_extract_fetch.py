@@ -239,8 +239,9 @@ def test_a_server_that_dies_in_the_middle_is_told_and_continued(running: Running
 def rank(running: Running) -> int:
     """The pid of the server's second rank."""
     (run,) = (r for r in running.do("status")["data"]["runs"] if r["server"] == "tiny")
-    children = psutil.Process(run["pid"]).children(recursive=True)
-    return next(child.pid for child in children if "scheduler_TP1" in " ".join(child.cmdline()))
+    ranks = {child.pid for child in psutil.Process(run["pid"]).children(recursive=True)}
+    named = psutil.process_iter(["pid", "cmdline"])  # skips what ends meanwhile
+    return next(p.pid for p in named if p.pid in ranks and "scheduler_TP1" in " ".join(p.info["cmdline"] or ()))
 
 
 def test_a_full_dump_file_system_stops_before_it_is_full(running: Running) -> None:

@@ -27,8 +27,16 @@ def command_line(lab: Lab, server: ServerSpec) -> str:
 
 def shared_memory(lab: Lab) -> set[Path]:
     """Segments in /dev/shm that the lab's processes have mapped."""
-    maps = [Path(f"/proc/{process.pid}/maps").read_text() for process in labs.status(lab.layout.home).processes]
-    return {Path(found) for found in re.findall(r"/dev/shm/psm_\w+", "".join(maps))}
+    maps = "".join(_maps(process.pid) for process in labs.status(lab.layout.home).processes)
+    return {Path(found) for found in re.findall(r"/dev/shm/psm_\w+", maps)}
+
+
+def _maps(pid: int) -> str:
+    """Empty for one that has ended since it was listed."""
+    try:
+        return Path(f"/proc/{pid}/maps").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 def test_down_leaves_no_process_of_a_starting_server(tmp_path: Path) -> None:

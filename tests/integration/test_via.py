@@ -156,4 +156,8 @@ def _until(pieces: Iterator[bytes], end: bytes) -> Iterator[bytes]:
 
 
 def _words(pid: int) -> str:
-    return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    """What it was started as; empty when it has ended since it was listed, as the start's own helpers do."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
