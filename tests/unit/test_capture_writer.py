@@ -7,6 +7,7 @@ import os
 import resource
 import shutil
 import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -199,6 +200,28 @@ def test_a_new_run_sweeps_and_heals(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.part"))
 
 
+def test_a_writer_that_cannot_be_opened_leaves_no_thread_and_no_open_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rank asks for a check request's writer again every ten seconds: what a try leaves adds up over a night."""
+    start = threading.Thread.start
+
+    def no_dispatcher(self: threading.Thread) -> None:
+        if self.name == "hsops-dispatch":
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    monkeypatch.setattr(threading.Thread, "start", no_dispatcher)
+    with pytest.raises(RuntimeError, match="new thread"):
+        new_writer(tmp_path)
+    writing = [thread for thread in threading.enumerate() if thread.name.startswith("hsops-write")]
+    for thread in writing:
+        thread.join(10)
+
+    assert not any(thread.is_alive() for thread in writing)
+    assert str(tmp_path / MANIFEST) not in _open_files()
+
+
 def test_rows_start_on_a_page() -> None:
     """The header is padded to pages and still is what safetensors reads: length, JSON, spaces."""
     layout = Layout("BF16", 2, 10, 4, 7168, False, {"format": "hsops-dump/1"})
@@ -213,3 +236,8 @@ def test_rows_start_on_a_page() -> None:
 
 def _one(name: str, ids: list[int]) -> tuple[list[int], list[Piece]]:
     return whole_pass({name: ids})
+
+
+def _open_files() -> set[str]:
+    with os.scandir("/proc/self/fd") as found:
+        return {os.path.realpath(entry.path) for entry in found}

@@ -12,6 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -59,15 +60,21 @@ class Writer:
         self._folder, self._settings = folder, settings
         self._facts = {name: value for name, value in facts.items() if name != "header"}
         self._header: dict[str, str] = facts.get("header", {})
-        self._ledger = Ledger(folder)
-        if swept := files.sweep(folder):
-            say(f"removed {swept} unfinished dumps of an earlier run")
         self._stats, self._tells = Stats(), tells
         self._stats_file = StatsFile(os.path.join(folder, "hello", f"{settings.run}.{os.getpid()}.stats"))
         self._room = threading.BoundedSemaphore(PASSES)
         self._wait_s = self._patience = wait_s
-        self._scribes = [Scribe(number, self._line) for number in range(settings.writers)]
-        self._dispatcher = Dispatcher(self._scribes, self._new_file, self._tick, idle_s=idle_s)
+        with ExitStack() as undo:  # who asks again after a failure finds no thread and no open file of the try before
+            self._ledger = Ledger(folder)
+            undo.callback(self._ledger.close)
+            if swept := files.sweep(folder):
+                say(f"removed {swept} unfinished dumps of an earlier run")
+            self._scribes: list[Scribe] = []
+            for number in range(settings.writers):
+                self._scribes.append(Scribe(number, self._line))
+                undo.callback(self._scribes[-1].loop.put, None)
+            self._dispatcher = Dispatcher(self._scribes, self._new_file, self._tick, idle_s=idle_s)
+            undo.pop_all()
 
     def submit(self, staged: Staged, pieces: Sequence[Piece]) -> str:
         """Hand over a pass; returns why it was not taken, or nothing. Blocks at most ``wait_s``."""
