@@ -97,8 +97,11 @@ def _of_bundle(path: Path) -> Outcome:
 
 
 def _read(path: Path) -> bytes:
+    from hsops.core.files import open_file
+
     try:
-        return path.read_bytes()
+        with open_file(path, fix="save what it gives to a file first") as file:
+            return file.read()
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None
 

@@ -32,6 +32,7 @@ SUFFIX = ".safetensors"
 SAMPLE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,159}\Z")  # \Z: "$" would let a trailing newline through
 CHECKSUM = re.compile(r"(xxh3:[0-9a-f]{16}|crc32:[0-9a-f]{8})\Z")
 FINAL_STATES = {"none": 0, "pre-norm": 1, "post-norm": 1, "both": 2}  # how many states of a row each adds
+MOST = 2**53  # of any count in the manifest: what JSON carries exactly everywhere
 ITEM_BYTES = {"F32": 4, "BF16": 2, "F16": 2}
 
 
@@ -165,6 +166,9 @@ def _check(sample: Sample) -> None:
         raise BadDataError(f"final: expected one of {', '.join(FINAL_STATES)}, got {_shown(sample.final)}")
     if sample.ok and not CHECKSUM.match(sample.checksum):
         raise BadDataError(f"checksum {_shown(sample.checksum)} is neither xxh3:<16 hex> nor crc32:<8 hex>")
+    for key in ("tokens", "hidden_size", "bytes"):
+        if not 0 <= (count := getattr(sample, key)) <= MOST:
+            raise BadDataError(f"{key}: {_shown(count)} is no size that a dump can have")
     if sample.ok and min(sample.tokens, sample.hidden_size, sample.bytes) < 1:
         raise BadDataError(
             f"an ok sample of {sample.tokens} tokens, hidden size {sample.hidden_size}, {sample.bytes} bytes"

@@ -1,10 +1,12 @@
-"""A bounded number of calls side by side, one a host. The caller's thread waits, and hears of every end as it comes."""
+"""A bounded number of calls side by side, one a host or a file. The caller's thread waits, and hears of every end."""
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -61,6 +63,11 @@ class Watch(Generic[T]):
         """Ctrl-C: no more begin, these are waited for."""
 
 
+def cores() -> int:
+    """How many calls that compute are worth having side by side: the cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def spread(
     calls: Mapping[str, Callable[[], T]],
     *,
@@ -79,11 +86,11 @@ def spread(
     """
     found, watch = Spread[T](), watch or Watch()
     events: SimpleQueue[tuple[str, End[T]] | None] = SimpleQueue()
-    waiting, running = list(calls), dict[str, None]()
+    waiting, running = deque(calls), dict[str, None]()
     with _interrupts(events) if patient else _as_ever():
         while running or (waiting and not found.interrupted):
             while waiting and len(running) < at_most and not found.interrupted:
-                key = waiting.pop(0)
+                key = waiting.popleft()
                 running[key] = None
                 threading.Thread(target=_make, args=(key, calls[key], events), name=f"hsops-{key}", daemon=True).start()
                 watch.begun(key)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from hsops.core.dumps import MANIFEST, SUFFIX, Sample, parse_sample
 from hsops.core.errors import BadDataError, LockedError, SpaceError, UsageError
+from hsops.core.files import open_file
 from hsops.fetch.plan import Held, Stamp, part_name
 
 _PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*" + re.escape(SUFFIX) + r"\.([0-9a-f]{16}|[0-9a-f]{8})\.part\Z")
@@ -45,7 +46,11 @@ class Folder:
         self.path, self._lines = path, dict[str, str]()
 
     def read(self) -> Contents:
-        """Look at everything in it; nothing is changed."""
+        """Look at everything in it; nothing is changed.
+
+        Raises:
+            BadDataError: what is named like the manifest is no file.
+        """
         held, untidy = self._read_manifest()
         files: dict[str, Stamp] = {}
         parts: dict[str, int] = {}
@@ -74,7 +79,7 @@ class Folder:
 
     def open_part(self, sample: Sample, offset: int) -> int:
         """A file descriptor of the part file, cut to ``offset`` bytes."""
-        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe: an error, no wait
         handle = os.open(self.part(sample), flags, 0o644)
         os.ftruncate(handle, offset)
         return handle
@@ -83,7 +88,8 @@ class Folder:
         """Write the manifest anew without ``ids``: it must not name a file that is about to be replaced."""
         self._lines = {id_: line for id_, line in self._lines.items() if id_ not in ids}
         temporary = self.path / f".{MANIFEST}.new"
-        with temporary.open("w", encoding="utf-8") as file:
+        temporary.unlink(missing_ok=True)  # whatever it is: a pipe of that name would be written to, or waited for
+        with temporary.open("x", encoding="utf-8") as file:
             file.writelines(line + "\n" for line in self._lines.values())
             file.flush()
             os.fsync(file.fileno())
@@ -122,7 +128,8 @@ class Folder:
 
     def _read_manifest(self) -> tuple[dict[str, Held], bool]:
         try:
-            text = (self.path / MANIFEST).read_text(encoding="utf-8", errors="replace")
+            with open_file(self.path / MANIFEST, fix="move it away, or choose another --to DIR") as file:
+                text = file.read().decode("utf-8", "replace")
         except FileNotFoundError:
             return {}, False
         *lines, torn = text.split("\n")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
 from hsops.core.units import size
 from hsops.render.console import Outcome
+from hsops.verify.norms import Norms
 from hsops.verify.verify import Verified
 
 SHOWN = 40
+SHOWN_OUTLIERS = 5
 
 
 def outcome(verified: Verified, *, folder: str) -> Outcome:
@@ -33,5 +35,30 @@ def lines(verified: Verified) -> Iterator[str]:
         f"{verified.samples:,} samples · {verified.tokens:,} tokens · {size(verified.bytes)} · "
         f"{len(verified.findings):,} faults · {verified.seconds:.1f} s{rate}{compared}{failed}"
     )
+    yield from norms(verified.norms)
     if any(f.code in ("missing", "size", "checksum", "part") for f in verified.findings):
         yield "next: hsops fetch brings what is missing or damaged here again"
+
+
+def norms(found: Sequence[Norms]) -> Iterator[str]:
+    """A line a boundary, then the dumps that are unlike the others."""
+    if not found:
+        return
+    rows = [("norms of rows", "median", "of the dumps", "longest row"), *(_row(n) for n in found)]
+    widths = [max(len(row[i]) for row in rows) for i in range(4)]
+    for row in rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+    for place in found:
+        if place.outliers:
+            named = ", ".join(f"{o.file} ({o.median:.3g})" for o in place.outliers[:SHOWN_OUTLIERS])
+            more = f" and {place.unlike - SHOWN_OUTLIERS:,} more" if place.unlike > SHOWN_OUTLIERS else ""
+            yield f"unlike the others at {place.where}: {named}{more}"
+
+
+def _row(n: Norms) -> tuple[str, str, str, str]:
+    return (
+        n.where,
+        f"{n.median:.3g}",
+        f"{n.low:.3g} to {n.high:.3g}",
+        f"{n.largest:.3g} at token {n.token} of {n.file}",
+    )

@@ -5,18 +5,19 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from hsops.core.dumps import MANIFEST, Sample, latest, parse_sample
-from hsops.core.errors import BadDataError, UsageError
+from hsops.core.dump_check import Checked, Finding, check
+from hsops.core.dumps import MANIFEST, Sample, latest
 from hsops.core.events import Emit
+from hsops.core.manifest import duplicates, read_manifest, without_dump
 from hsops.core.meter import Meter
+from hsops.core.parallel import End, Watch, cores, spread
 from hsops.core.prompts import Prompt
-from hsops.verify.check import Finding, check
+from hsops.verify.norms import Norms, summary
 
 HOSTS_OWN = re.compile(
     rf"({re.escape(MANIFEST)}|hello|check|rank\d+|\..*)\Z"
@@ -32,6 +33,7 @@ class Verified:
         compared: how many were held against a prompt.
         failed: samples that failed on the host and have no dump.
         findings: every fault.
+        norms: how long the rows are, by boundary.
         seconds: how long it took.
     """
 
@@ -41,6 +43,7 @@ class Verified:
     compared: int
     failed: int
     findings: tuple[Finding, ...]
+    norms: tuple[Norms, ...]
     seconds: float
 
 
@@ -61,7 +64,8 @@ def verify(folder: Path, prompts: tuple[Prompt, ...] | None, emit: Emit) -> Veri
     known = latest(samples)
     dumps = [sample for sample in known.values() if sample.ok]
     wanted = {p.id: p.tokens for p in prompts or () if p.tokens}
-    findings += _check_all(folder, dumps, wanted, emit)
+    checked = _check_all(folder, dumps, wanted, emit)
+    findings += (finding for one in checked.values() for finding in one.findings)
     findings += duplicates(samples)
     findings += list(_strays(folder, {s.file for s in dumps}))
     findings += list(without_dump(prompts or (), known))
@@ -72,73 +76,47 @@ def verify(folder: Path, prompts: tuple[Prompt, ...] | None, emit: Emit) -> Veri
         compared=sum(s.id in wanted for s in dumps),
         failed=len(known) - len(dumps),
         findings=tuple(findings),
+        norms=summary(dumps, checked),
         seconds=time.monotonic() - started,
     )
 
 
-def read_manifest(folder: Path) -> tuple[list[Sample], list[Finding]]:
-    """The manifest's samples, and a finding for every line that is none."""
-    path = folder / MANIFEST
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except (FileNotFoundError, NotADirectoryError):
-        if not folder.is_dir():
-            raise UsageError(
-                f"{folder} is not a folder", fix="hsops verify DIR: where hsops fetch put the dumps"
-            ) from None
-        raise BadDataError(f"{folder} has no {MANIFEST}", fix="hsops fetch --to DIR writes it") from None
-    samples, findings = list[Sample](), list[Finding]()
-    *lines, torn = text.split("\n")
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            _read_line(number, line, samples, findings)
-    if torn:
-        findings.append(Finding(MANIFEST, "manifest", f"line {len(lines) + 1} is torn; hsops fetch mends it"))
-    return samples, findings
+class _Progress(Watch[Checked]):
+    """Tells how far it is, at most twice a second."""
+
+    def __init__(self, dumps: Sequence[Sample], emit: Emit) -> None:
+        self._bytes, self._emit = {s.id: s.bytes for s in dumps}, emit
+        self._meter = Meter("verify", "bytes", sum(self._bytes.values()))
+        self._done, self._faults, self._told = 0, 0, time.monotonic()
+
+    def ended(self, key: str, end: End[Checked]) -> None:
+        self._done += self._bytes.pop(key)
+        self._faults += len(end.value.findings) if end.value else 0
+        self._tell(every=0.5 if self._bytes else 0.0)
+
+    def waiting(self) -> None:
+        self._tell(every=2.0)
+
+    def _tell(self, every: float) -> None:
+        if time.monotonic() - self._told >= every:
+            self._told = time.monotonic()
+            self._emit(self._meter.at(self._done, f"{self._faults:,} faults"))
 
 
-def duplicates(samples: list[Sample]) -> list[Finding]:
-    """Ids with two dumps that differ: nobody can say which one was meant."""
-    checksums = defaultdict[str, set[str]](set)
-    for sample in samples:
-        if sample.ok:
-            checksums[sample.file].add(sample.checksum)
-    return [
-        Finding(file, "duplicate", f"the manifest has {len(found)} dumps of it that differ")
-        for file, found in checksums.items()
-        if len(found) > 1
-    ]
+def _check_all(folder: Path, dumps: Sequence[Sample], wanted: Mapping[str, bytes], emit: Emit) -> dict[str, Checked]:
+    """By id, in the manifest's order.
 
-
-def without_dump(prompts: tuple[Prompt, ...], known: Mapping[str, Sample]) -> Iterator[Finding]:
-    """Prompts that have no dump."""
-    for prompt in prompts:
-        sample = known.get(prompt.id)
-        if sample is None or not sample.ok:
-            reason = f"failed on the host: {sample.reason}" if sample else "never extracted, or not fetched"
-            yield Finding(f"{prompt.id}.safetensors", "no-dump", f"{reason} (prompts line {prompt.line})")
-
-
-def _read_line(number: int, line: str, samples: list[Sample], findings: list[Finding]) -> None:
-    try:
-        samples.append(parse_sample(line))
-    except BadDataError as error:
-        findings.append(Finding(MANIFEST, "manifest", f"line {number}: {error.message}"))
-
-
-def _check_all(folder: Path, dumps: list[Sample], wanted: dict[str, bytes], emit: Emit) -> list[Finding]:
-    meter, done, findings = Meter("verify", "bytes", sum(s.bytes for s in dumps)), 0, list[Finding]()
-    told = time.monotonic()
-    # threads: checksums and numpy work without the interpreter's lock
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 2)) as pool:
-        results = pool.map(lambda s: check(folder, s, wanted.get(s.id)), dumps)
-        for sample, found in zip(dumps, results, strict=True):
-            findings += found
-            done += sample.bytes
-            if time.monotonic() - told > 0.5 or sample is dumps[-1]:
-                told = time.monotonic()
-                emit(meter.at(done, f"{len(findings)} faults"))
-    return findings
+    Threads: reading, checksums and numpy work without the interpreter's lock; processes were no faster (0.9x).
+    """
+    calls = {s.id: partial(check, folder, s, wanted.get(s.id)) for s in dumps}
+    ended = spread(calls, at_most=cores(), watch=_Progress(dumps, emit)).ended
+    found = {}
+    for sample in dumps:
+        end = ended[sample.id]
+        if end.value is None:
+            raise end.error or RuntimeError(sample.id)
+        found[sample.id] = end.value
+    return found
 
 
 def _strays(folder: Path, files: set[str]) -> Iterator[Finding]:

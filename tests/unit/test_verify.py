@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import safetensors
 
+from hsops.core.container import parse_header, read_header
 from hsops.core.dumps import MANIFEST, Sample, token_bytes, token_hash
 from hsops.core.errors import BadDataError, UsageError
 from hsops.core.events import ignore
 from hsops.core.prompts import Prompt
-from hsops.verify.container import parse_header, read_header
 from hsops.verify.verify import Verified, verify
 from tests.dump_maker import checksum_of, container, fail, make, rewrite
 
@@ -188,6 +188,25 @@ def test_every_damage_has_its_word(
     damage(tmp_path, make(tmp_path, "a", range(T)))
 
     assert set(codes(tmp_path)) == {(file, code)}
+
+
+@pytest.mark.parametrize("key", ["bytes", "tokens", "hidden_size"])
+@pytest.mark.parametrize("value", [2**70, -(2**70), -1])
+def test_a_line_with_a_size_that_cannot_be_hides_nothing_else(tmp_path: Path, key: str, value: int) -> None:
+    """It is named; the other dumps are checked, and counted, as if it were not there."""
+    first, second, third = (make(tmp_path, name, range(T)) for name in ("a", "b", "c"))
+    rewrite(tmp_path, first, replace(second, **{key: value}), third)  # type: ignore[arg-type]
+    flip(tmp_path, third)
+
+    found = run(tmp_path)
+
+    assert [(f.file, f.code) for f in found.findings] == [
+        (MANIFEST, "manifest"),
+        ("c.safetensors", "checksum"),
+        ("b.safetensors", "stray"),
+    ]
+    assert found.findings[0].reason == f"line 2: {key}: {value} is no size that a dump can have"
+    assert (found.samples, found.bytes) == (2, first.bytes + third.bytes)
 
 
 def test_an_optional_tensor_is_no_fault(tmp_path: Path) -> None:

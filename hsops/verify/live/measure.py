@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from hsops.core.container import Tensor, read_header
 from hsops.core.dumps import Sample
 from hsops.core.errors import BadDataError
-from hsops.verify.container import Tensor, read_header
 
 States = npt.NDArray[np.float32]  # [T, slots, H]
 FINAL, NORMED = "final", "final after the norm"

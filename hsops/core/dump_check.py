@@ -6,11 +6,14 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+
 from hsops.core.checksum import matches
+from hsops.core.container import Tensor, read_header
 from hsops.core.dumps import Sample, token_hash
 from hsops.core.errors import BadDataError
-from hsops.verify.container import Tensor, read_header
-from hsops.verify.values import LAYOUTS, Oddity, oddities, read_tokens
+from hsops.core.values import LAYOUTS, Oddity, look, read_tokens
 
 LAST = "last_hidden_states"
 
@@ -31,24 +34,60 @@ class Finding:
     reason: str
 
 
-def check(folder: Path, sample: Sample, tokens: bytes | None) -> list[Finding]:
-    """Every fault of one dump; what depends on a broken part is not looked at.
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How long the rows of one slot of one dump are, as L2 norms.
+
+    Args:
+        median: over its rows.
+        largest: the longest of them.
+        token: where that is.
+    """
+
+    median: float
+    largest: float
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What was found in one dump.
+
+    Args:
+        findings: every fault; what depends on a broken part is not looked at.
+        sizes: by slot: the manifest's boundaries, then the state before the last norm, then the one after it, as far as
+            there are any; empty when there are findings.
+    """
+
+    findings: tuple[Finding, ...]
+    sizes: tuple[Size, ...] = ()
+
+
+def check(folder: Path, sample: Sample, tokens: bytes | None) -> Checked:
+    """Hold one dump against its manifest line.
 
     Args:
         folder: where it is.
         sample: its manifest line.
         tokens: what its prompt has, as ``token_bytes``; None when there is nothing to compare with.
     """
-
+    norms: list[npt.NDArray[np.float32]] = []
     try:
-        faults = _file(folder / sample.file, sample) or _content(folder / sample.file, sample, tokens)
+        faults = _file(folder / sample.file, sample) or _content(folder / sample.file, sample, tokens, norms)
     except FileNotFoundError:
         faults = [("missing", "the manifest names it, but it is not here")]
     except BadDataError as error:
         faults = [("container", error.message)]
     except OSError as error:
         faults = [("unreadable", f"{error.strerror}")]
-    return [Finding(sample.file, code, reason) for code, reason in faults]
+    if faults:
+        return Checked(tuple(Finding(sample.file, code, reason) for code, reason in faults))
+    return Checked((), tuple(_size(column) for held in norms for column in held.T))
+
+
+def _size(norms: npt.NDArray[np.float32]) -> Size:
+    token = int(norms.argmax())
+    return Size(float(np.median(norms)), float(norms[token]), token)
 
 
 def _file(path: Path, sample: Sample) -> list[tuple[str, str]]:
@@ -62,7 +101,9 @@ def _file(path: Path, sample: Sample) -> list[tuple[str, str]]:
     return []
 
 
-def _content(path: Path, sample: Sample, tokens: bytes | None) -> list[tuple[str, str]]:
+def _content(
+    path: Path, sample: Sample, tokens: bytes | None, norms: list[npt.NDArray[np.float32]]
+) -> list[tuple[str, str]]:
     tensors = read_header(path)
     if wrong := _layout(tensors, sample):
         return wrong
@@ -72,9 +113,13 @@ def _content(path: Path, sample: Sample, tokens: bytes | None) -> list[tuple[str
         faults.append(("token-ids", "not those that the manifest's hash is of"))
     if tokens is not None and held != tokens:
         faults.append(("token-ids", f"{len(held) // 8} token ids; {_first_difference(held, tokens)}"))
-    faults += [(odd.kind, _describe(odd, sample)) for odd in oddities(path, tensors["hidden_states"])]
+    states = look(path, tensors["hidden_states"])
+    faults += [(odd.kind, _describe(odd, sample)) for odd in states.oddities]
+    norms.append(states.norms)
     if LAST in tensors:
-        faults += [(odd.kind, _said(odd, "the state after the norm")) for odd in oddities(path, tensors[LAST])]
+        last = look(path, tensors[LAST])
+        faults += [(odd.kind, _said(odd, "the state after the norm")) for odd in last.oddities]
+        norms.append(last.norms)
     return faults
 
 
