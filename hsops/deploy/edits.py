@@ -11,7 +11,7 @@ from hsops.deploy.facts import Facts, FileFacts
 from hsops.deploy.hunks import Fitted, Misfit, fit
 from hsops.deploy.parts import DiffParts, FilesParts, ScriptParts
 from hsops.deploy.payload import FILE_MODE
-from hsops.deploy.plan import Edit
+from hsops.deploy.planned import Edit
 
 MOST = 4  # misfits that are shown with their lines
 

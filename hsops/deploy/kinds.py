@@ -12,7 +12,7 @@ from hsops.deploy import do, edits, parts, plan_edits
 from hsops.deploy.edits import Made
 from hsops.deploy.facts import Facts
 from hsops.deploy.parts import DiffParts, FilesParts, MakeFault, ScriptParts
-from hsops.deploy.plan import Plan
+from hsops.deploy.planned import Plan
 from hsops.remote.agent import Agent
 
 

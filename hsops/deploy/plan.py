@@ -1,107 +1,20 @@
-"""What a deploy would do to one host. Pure: facts and the wanted patch in, a plan out."""
+"""What a deploy of hs-dump would do to one host. Pure: facts and the wanted patch in, a plan out."""
 
 from __future__ import annotations
 
 import ast
-import difflib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 from hsops.core.errors import ForeignError, RemoteError, UnsupportedError
 from hsops.core.versions import numbers, within
-from hsops.deploy.facts import Facts, Seen
-from hsops.deploy.payload import FILE_MODE, PACKAGE, Payload, has_stanza, with_stanza, without_stanza
+from hsops.deploy.facts import Facts
+from hsops.deploy.payload import PACKAGE, Payload, has_stanza, with_stanza, without_stanza
+from hsops.deploy.planned import Action, Edit, Plan, recorded_state, way_back
 from hsops.payload.hsops_hs_dump.strategy import FIRST, LAST, REGISTRY_FILE
 
 # where the stanza stood up to hsops 0.1: a host may still have it there
 OLD_MODULE = "sglang/srt/models/deepseek_v2.py"
 READ = (REGISTRY_FILE, OLD_MODULE, f"{PACKAGE}/*.py", f"{PACKAGE}/*.json")
-
-
-@dataclass(frozen=True, slots=True)
-class Action:
-    """One file that changes.
-
-    Args:
-        kind: new, append, update, restore, remove or mode.
-        path: relative to the place.
-        before, after: its bytes; None: no file.
-        note: what there is to say of it; "" when its lines tell.
-    """
-
-    kind: str
-    path: str
-    before: bytes | None
-    after: bytes | None
-    note: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Edit:
-    """A file as it must be in the end, changed or not, for the agent.
-
-    Args:
-        path: relative to site-packages.
-        content: None removes it.
-        before: sha256 of what is there; None: nothing.
-        original: what a revert brings back when the host has no record of the file being ours.
-        mode: permission bits of a new file; with ``exact`` of any.
-    """
-
-    path: str
-    content: bytes | None
-    before: str | None
-    original: bytes | None
-    mode: int = FILE_MODE
-    exact: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What is the matter and what would be done.
-
-    Args:
-        patch: its name; ``identity`` and ``options``: of what would be there afterwards.
-        state: ``absent``, ``applied``, ``stale``, ``partial`` or ``foreign``, before.
-        reason: why it is not simply absent or applied; may be empty.
-        sglang: SGLang's version.
-        actions: the files that change.
-        edits: all files of the patch, for the agent; empty in a plan to revert.
-        place: where the files lie: ``source``, ``hook``, ``site`` or an absolute folder.
-        warnings: what the user should know.
-        seen: what the plan rests on.
-    """
-
-    patch: str
-    identity: str
-    options: dict[str, object]
-    state: str
-    reason: str
-    sglang: str
-    actions: tuple[Action, ...]
-    edits: tuple[Edit, ...] = ()
-    warnings: tuple[str, ...] = field(default=())
-    place: str = "source"
-    seen: Seen = field(default_factory=Seen)
-    kind: str = "hs-dump"
-
-    @property
-    def changes(self) -> int:
-        """How many files change."""
-        return len(self.actions)
-
-    @property
-    def needed(self) -> bool:
-        """There is something to do, if only to record files that lie there already."""
-        return bool(self.actions) or bool(self.edits and self.state != "applied")
-
-    def diff(self) -> Iterator[str]:
-        """The plan as a unified diff, line by line."""
-        for action in self.actions:
-            before, after = (_lines(action.before), _lines(action.after))
-            source = f"a/{action.path}" if action.before is not None else "/dev/null"
-            target = f"b/{action.path}" if action.after is not None else "/dev/null"
-            yield from (line.rstrip("\n") for line in difflib.unified_diff(before, after, source, target))
 
 
 def plan(facts: Facts, wanted: Payload, *, force: bool = False) -> Plan:
@@ -154,27 +67,14 @@ def plan_revert(facts: Facts, name: str, *, force: bool = False, place: str = "s
     """
     recorded = facts.recorded
     state, reason = state_of(facts, recorded.identity)
-    unrecorded = not recorded.files and state == "foreign"
-    if unrecorded:
+    if not recorded.files and state == "foreign":
         raise ForeignError(reason, why="the host has no record of what was there before", fix=_ADOPT)
-    if state == "foreign" and not force:
-        raise ForeignError(reason, why="a revert would undo that too", fix="look: --revert --diff --force --check")
-    actions = []
-    for path, told in recorded.files.items():
-        current = facts.files.get(path)
-        if told in ("applied", "edited") and current:
-            actions.append(_taken_away(path, current.content))
-    return Plan(
-        name,
-        recorded.identity,
-        recorded.options,
-        state,
-        reason,
-        facts.version,
-        tuple(actions),
-        place=place,
-        seen=facts.seen,
-    )
+    actions = [
+        _taken_away(path, current.content)
+        for path, told in recorded.files.items()
+        if told in ("applied", "edited") and (current := facts.files.get(path))
+    ]
+    return way_back(facts, name, (state, reason), actions, place, force=force)
 
 
 def status(facts: Facts, wanted: Payload) -> Plan:
@@ -199,19 +99,6 @@ def state_of(facts: Facts, identity: str) -> tuple[str, str]:
             "foreign",
             "it was put there from another state_dir or by hand: this host's state_dir has no record of it",
         )
-    return "absent", ""
-
-
-def recorded_state(facts: Facts, identity: str) -> tuple[str, str]:
-    """As ``state_of``, by the host's record alone, for a patch of any kind."""
-    recorded = facts.recorded
-    if recorded.state == "applied":
-        return ("applied", "") if recorded.identity == identity else ("stale", f"it is {recorded.identity}")
-    if recorded.state == "partial":
-        return "partial", _why_partial(facts)
-    if recorded.state == "foreign":
-        edited = [path for path, told in recorded.files.items() if told == "edited"]
-        return "foreign", f"somebody edited {', '.join(edited)} after hsops"
     return "absent", ""
 
 
@@ -296,15 +183,3 @@ def _actions(facts: Facts, edits: tuple[Edit, ...]) -> Iterator[Action]:
         held = facts.files.get(path)
         if path not in named and told == "applied" and held:
             yield _taken_away(path, held.content)
-
-
-def _why_partial(facts: Facts) -> str:
-    told = facts.recorded
-    if told.sglang != facts.version:
-        return f"SGLang is {facts.version} now, it was {told.sglang} when the patch was applied"
-    undone = [path for path, state in told.files.items() if state != "applied"]
-    return f"somebody undid {', '.join(undone)}"
-
-
-def _lines(content: bytes | None) -> list[str]:
-    return (content or b"").decode(errors="replace").splitlines(keepends=True)

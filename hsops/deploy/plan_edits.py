@@ -8,7 +8,7 @@ from hsops.core.errors import ForeignError, RemoteError, UsageError
 from hsops.deploy.edits import Made
 from hsops.deploy.facts import Facts
 from hsops.deploy.parts import Parts
-from hsops.deploy.plan import Action, Edit, Plan, recorded_state
+from hsops.deploy.planned import Action, Edit, Plan, recorded_state, way_back
 
 TAKE_OVER = "hsops deploy --force takes it over as it is"
 
@@ -71,35 +71,16 @@ def status(facts: Facts, parts: Parts, made: Made | None = None) -> Plan:
 
 
 def plan_revert(facts: Facts, name: str, place: str, kind: str, *, force: bool = False) -> Plan:
-    """How to get back to what was there before.
-
-    Raises:
-        ForeignError: somebody edited the files since, and ``force`` is not given.
-    """
+    """How to get back to what was there before. Raises as ``plan.way_back``."""
     recorded = facts.recorded
-    state, reason = recorded_state(facts, recorded.identity)
-    if state == "foreign" and not force:
-        raise ForeignError(reason, why="a revert would undo that too", fix="look: --revert --diff --force --check")
     actions = []
     for path, told in recorded.files.items():
         held, old = facts.files.get(path), facts.originals.get(path)
         if told not in ("original", "replaced") and (held or old):
-            kind_of = "restore" if old else "remove"
             before, after = held.content if held else None, old.content if old else None
-            actions.append(Action(kind_of, path, before, after, _lines(before, after)))
-    version = facts.version
-    return Plan(
-        name,
-        recorded.identity,
-        recorded.options,
-        state,
-        reason,
-        version,
-        tuple(actions),
-        place=place,
-        seen=facts.seen,
-        kind=kind,
-    )
+            actions.append(Action("restore" if old else "remove", path, before, after, _lines(before, after)))
+    judged = recorded_state(facts, recorded.identity)
+    return way_back(facts, name, judged, actions, place, kind=kind, force=force)
 
 
 def state_of(facts: Facts, parts: Parts, made: Made) -> tuple[str, str]:

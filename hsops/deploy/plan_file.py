@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from hsops import __version__
 from hsops.core.errors import ConfigError, Fault
-from hsops.deploy.plan import Plan
+from hsops.deploy.planned import Plan
 
 FORMAT = "hsops-plan/1"
 AGAIN = "hsops deploy --check --out FILE makes a new one"

@@ -9,7 +9,7 @@ from dataclasses import replace
 from hsops.core.deadline import QUICK
 from hsops.core.errors import UnsupportedError
 from hsops.deploy.models import Sources
-from hsops.deploy.plan import Plan
+from hsops.deploy.planned import Plan
 from hsops.payload.hsops_hs_dump.strategy import LAST
 from hsops.payload.hsops_hs_dump.wiring import DRAFT
 from hsops.remote.agent import Agent

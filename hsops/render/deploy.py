@@ -9,7 +9,7 @@ from typing import Any
 from hsops.core.units import size
 from hsops.deploy.do import Done, StaleRun
 from hsops.deploy.payload import PACKAGE
-from hsops.deploy.plan import Action, Plan
+from hsops.deploy.planned import Action, Plan
 
 WIDTH = 58
 

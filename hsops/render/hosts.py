@@ -9,7 +9,7 @@ from typing import Any
 
 from hsops.deploy.facts import Seen
 from hsops.deploy.hosts import HostEnded, HostOutcome, HostsBoard, unfinished
-from hsops.deploy.plan import Plan
+from hsops.deploy.planned import Plan
 from hsops.render.console import error_lines
 from hsops.render.deploy import Row, plan_lines
 from hsops.render.describe import describe

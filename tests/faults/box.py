@@ -15,7 +15,7 @@ from hsops.core.inventory import HsDumpPatch
 from hsops.deploy import do, payload, plan
 from hsops.deploy.do import Done
 from hsops.deploy.payload import PACKAGE
-from hsops.deploy.plan import Plan
+from hsops.deploy.planned import Plan
 from hsops.remote.agent import Agent
 from hsops.remote.local import LocalHost
 from hsops.remote.lock import Lock

@@ -11,7 +11,7 @@ from hsops.cli.deploy import Wish
 from hsops.core.errors import ConfigError, UsageError
 from hsops.deploy import plan_file
 from hsops.deploy.facts import Seen
-from hsops.deploy.plan import Action, Edit, Plan
+from hsops.deploy.planned import Action, Edit, Plan
 
 SEEN = Seen("box 1234", "/site", "/state", "0.5.9", None, ("x/*.py",), {"x/a.py": None, "x/b.py": "00"})
 PLAN = Plan(
