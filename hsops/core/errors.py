@@ -163,7 +163,27 @@ class SpaceError(HsopsError):
 
 
 class UnsupportedError(HsopsError):
-    """What is installed on the host is not something hsops can work with."""
+    """What is installed on the host is not something hsops can work with.
+
+    Args:
+        detail: the same for programs.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        detail: dict[str, Any] | None = None,
+        host: str | None = None,
+        why: str = "",
+        fix: str = "",
+    ) -> None:
+        super().__init__(message, host=host, why=why, fix=fix)
+        self.detail = detail or {}
+
+    def as_json(self) -> list[dict[str, Any]]:
+        (entry,) = super().as_json()
+        return [{**entry, **({"detail": self.detail} if self.detail else {})}]
 
 
 class ForeignError(HsopsError):

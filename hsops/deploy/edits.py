@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from hsops.core.errors import ForeignError, UnsupportedError
 from hsops.deploy.diffs import FileDiff
@@ -47,7 +48,7 @@ def of_diff(parts: DiffParts, facts: Facts) -> Made:
     edits: list[Edit] = []
     notes: list[str] = []
     by_hand: list[str] = []
-    wrong: list[str] = []
+    wrong: list[_Wrong] = []
     for diff in parts.diffs:
         made = _forward(diff, facts, parts)
         if isinstance(made, Made):
@@ -60,7 +61,8 @@ def of_diff(parts: DiffParts, facts: Facts) -> Made:
             wrong += made
     if wrong:
         raise UnsupportedError(
-            "\n".join([f"{parts.label} does not fit what is there", *wrong]),
+            "\n".join([f"{parts.label} does not fit what is there", *(line for one in wrong for line in one.lines)]),
+            detail={"misfits": [one.told for one in wrong]},
             why="hsops puts a diff in only where every line of it stands exactly once; nothing was changed",
             fix="make the diff anew, against the files of this host",
         )
@@ -103,27 +105,43 @@ def of_script(parts: ScriptParts, facts: Facts, files: Mapping[str, tuple[bytes,
     return Made(tuple(edits))
 
 
-def _forward(diff: FileDiff, facts: Facts, parts: DiffParts) -> Made | list[str]:
-    """The edits of one file, or why there are none, in lines."""
+@dataclass(frozen=True, slots=True)
+class _Wrong:
+    """Why a file's diff does not go in: lines for people, and the same for programs."""
+
+    lines: tuple[str, ...]
+    told: dict[str, Any]
+
+
+def _forward(diff: FileDiff, facts: Facts, parts: DiffParts) -> Made | list[_Wrong]:
+    """The edits of one file, or why there are none."""
     at = f"({parts.label}:{diff.line})"
     old = base(facts, diff.source) if diff.source else None
     if diff.source and old is None:
         hint = f"; strip is {parts.options['strip']}" if diff.source not in facts.recorded.files else ""
-        return [f"{diff.source}: no such file on the host {at}{hint}"]
+        return [_of_file(diff.source, diff, parts, "no such file on the host", f"no such file on the host {at}{hint}")]
     if diff.target and diff.target != diff.source and base(facts, diff.target):
-        return [f"{diff.target}: the diff creates it {at}, but it is there"]
+        why = "the diff creates it, but it is there"
+        return [_of_file(diff.target, diff, parts, why, f"the diff creates it {at}, but it is there")]
     fitted = fit(old.content if old else b"", diff.hunks)
     if not isinstance(fitted, Fitted):
-        return [line for i, one in enumerate(fitted) for line in _shown(one, diff, parts, brief=i >= MOST)]
+        return [_of_hunk(one, diff, parts, brief=i >= MOST) for i, one in enumerate(fitted)]
     path = diff.target or diff.source or ""
     if diff.target is None and fitted.content:
-        return [f"{path}: the diff deletes it {at}, but has not all of its lines"]
+        why = "the diff deletes it, but has not all of its lines"
+        return [_of_file(path, diff, parts, why, f"the diff deletes it {at}, but has not all of its lines")]
     mode = diff.mode if diff.mode is not None else old.mode if old else FILE_MODE
     content = fitted.content if diff.target else None
     edits = [_edit(facts, path, content, mode, exact=diff.mode is not None)]
     if diff.source and diff.source != path and not diff.keeps_source:
         edits.append(_edit(facts, diff.source, None, FILE_MODE))
     return Made(tuple(edits), notes=tuple(_moved(path, fitted)))
+
+
+def _of_file(path: str, diff: FileDiff, parts: DiffParts, why: str, words: str) -> _Wrong:
+    """``words``: the reason with the place in the diff."""
+    told = {"file": path, "why": why, "diff": parts.label, "diff_line": diff.line, "hunk": None}
+    return _Wrong((f"{path}: {words}",), told)
 
 
 def _edit(facts: Facts, path: str, content: bytes | None, mode: int, *, exact: bool = False) -> Edit:
@@ -138,11 +156,27 @@ def _moved(path: str, fitted: Fitted) -> Iterator[str]:
             yield f"{path}: hunk {number} stands {abs(by)} line{'s' * (abs(by) > 1)} {where} than the diff says"
 
 
-def _shown(misfit: Misfit, diff: FileDiff, parts: DiffParts, *, brief: bool) -> Iterator[str]:
-    number = diff.hunks.index(misfit.hunk) + 1
-    where = f"hunk {number} of {len(diff.hunks)} ({parts.label}:{misfit.hunk.line}, for line {misfit.hunk.start})"
-    yield f"{diff.source or diff.target}: {where}: {misfit.why}"
-    yield from () if brief else misfit.beside
+def _of_hunk(misfit: Misfit, diff: FileDiff, parts: DiffParts, *, brief: bool) -> _Wrong:
+    """``brief``: without the lines for people; programs get them all."""
+    hunk, number, path = misfit.hunk, diff.hunks.index(misfit.hunk) + 1, diff.source or diff.target
+    where = f"hunk {number} of {len(diff.hunks)} ({parts.label}:{hunk.line}, for line {hunk.start})"
+    told = {
+        "file": path,
+        "why": misfit.why,
+        "diff": parts.label,
+        "diff_line": hunk.line,
+        "hunk": number,
+        "line": misfit.places[0] if misfit.places else None,
+        "places": list(misfit.places),
+        "expected": [_told(line) for line in hunk.old],
+        "found": [_told(line) for line in misfit.found],
+    }
+    return _Wrong((f"{path}: {where}: {misfit.why}", *(() if brief else misfit.beside)), told)
+
+
+def _told(line: bytes) -> str:
+    """A line for programs, with its end; what is not UTF-8 is spelt out."""
+    return line.decode(errors="backslashreplace")
 
 
 def _backward(diff: FileDiff, facts: Facts) -> Edit | None:

@@ -33,11 +33,15 @@ class Misfit:
         hunk: which.
         why: in a few words.
         beside: lines for people: the hunk's own held against the host's, with its line numbers.
+        places: lines of the host's file, from 1, at which the hunk's lines stand or, when they do not, nearly do.
+        found: the host's lines at the first of these, as many as the hunk has.
     """
 
     hunk: Hunk
     why: str
-    beside: tuple[str, ...]
+    beside: tuple[str, ...] = ()
+    places: tuple[int, ...] = ()
+    found: tuple[bytes, ...] = ()
 
 
 def fit(content: bytes, hunks: Sequence[Hunk]) -> Fitted | list[Misfit]:
@@ -86,20 +90,25 @@ def no_context(hunk: Hunk) -> bool:
 
 def _misfit(lines: list[bytes], hunk: Hunk, found: list[int]) -> Misfit:
     if no_context(hunk):
-        return Misfit(hunk, "it has no lines before its change to find its place by: make it with diff -U3", ())
+        return Misfit(hunk, "it has no lines before its change to find its place by: make it with diff -U3")
+    why, beside = "", tuple[str, ...]()
     if len(found) > 1:
         at = ", ".join(str(i + 1) for i in found[:6]) + (", ..." if len(found) > 6 else "")
-        return Misfit(hunk, f"its lines stand {len(found)} times, at lines {at}: make it with more context (-U10)", ())
-    if found:
-        return Misfit(hunk, f"its lines stand at line {found[0] + 1}, before those of the hunk above it", ())
-    anywhere = [i for i in range(len(lines) - len(hunk.old) + 1) if lines[i : i + len(hunk.old)] == list(hunk.old)]
-    if anywhere and hunk.old:
-        where = "last" if not hunk.trailing else "first"
-        return Misfit(hunk, f"its lines must be the file's {where} ones, but stand at line {anywhere[0] + 1}", ())
-    near = _nearest(lines, hunk)
-    if near is None:
-        return Misfit(hunk, "nothing like its lines is in the file", tuple(_own(hunk)))
-    return Misfit(hunk, _difference(lines[near : near + len(hunk.old)], hunk), tuple(_beside(lines, near, hunk)))
+        why = f"its lines stand {len(found)} times, at lines {at}: make it with more context (-U10)"
+    elif found:
+        why = f"its lines stand at line {found[0] + 1}, before those of the hunk above it"
+    else:
+        found = [i for i in range(len(lines) - len(hunk.old) + 1) if lines[i : i + len(hunk.old)] == list(hunk.old)]
+        if found and hunk.old:
+            where = "last" if not hunk.trailing else "first"
+            why = f"its lines must be the file's {where} ones, but stand at line {found[0] + 1}"
+        elif (near := _nearest(lines, hunk)) is None:
+            return Misfit(hunk, "nothing like its lines is in the file", tuple(_own(hunk)))
+        else:
+            found, beside = [near], tuple(_beside(lines, near, hunk))
+            why = _difference(lines[near : near + len(hunk.old)], hunk)
+    places = tuple(i + 1 for i in found)
+    return Misfit(hunk, why, beside, places, tuple(lines[found[0] : found[0] + len(hunk.old)]))
 
 
 def _nearest(lines: list[bytes], hunk: Hunk) -> int | None:

@@ -230,6 +230,39 @@ def test_all_misfits_of_all_files_are_told_at_once() -> None:
     assert "gone: no such file on the host (fix.patch:1); strip is 1" in said
     assert "other: hunk 1 of 1 (fix.patch:8, for line 1): nothing like its lines" in said
     assert "new: the diff creates it (fix.patch:11), but it is there" in said
+    (error,) = caught.value.as_json()
+    told = {one["file"]: one for one in error["detail"]["misfits"]}
+    assert (told["gone"]["hunk"], told["gone"]["diff_line"]) == (None, 1)
+    assert (told["new"]["why"], told["new"]["diff_line"]) == ("the diff creates it, but it is there", 11)
+    assert (told["other"]["hunk"], told["other"]["expected"]) == (1, ["a\n"])
+    assert (told["other"]["line"], told["other"]["found"], told["other"]["places"]) == (None, [], [])
+
+
+@pytest.mark.parametrize(
+    "host,line,found,places",
+    [
+        (b"0\n" + b"1\n2\n3 \n4\n5\n6\n7\n", 2, ["1\n", "2\n", "3 \n", "4\n", "5\n", "6\n", "7\n"], [2]),
+        (b"1\n2\n3\n4\n5\n6\n7\n" * 2, 1, ["1\n", "2\n", "3\n", "4\n", "5\n", "6\n", "7\n"], [1, 8]),
+        (b"1\r\n2\r\n3\r\n4\r\n5\r\n6\r\n7\r\n", 1, [f"{i}\r\n" for i in range(1, 8)], [1]),
+        (b"1\n2\n3\n\xff4\n5\n6\n7", 1, ["1\n", "2\n", "3\n", "\\xff4\n", "5\n", "6\n", "7"], [1]),
+        (b"", None, [], []),
+    ],
+    ids=["blank", "twice", "CRLF", "no UTF-8, no end", "empty"],
+)  # fmt: skip
+def test_a_misfit_is_told_to_programs_with_the_hosts_lines(
+    host: bytes, line: int | None, found: list[str], places: list[int]
+) -> None:
+    """What the hunk expects and what is there, line ends and all; where it nearly or repeatedly stands."""
+    old = b"1\n2\n3\n4\n5\n6\n7\n"
+    text = made(old, old.replace(b"4", b"four"), name="x")
+
+    with pytest.raises(UnsupportedError) as caught:
+        edits.of_diff(parts(text), facts(x=host))
+
+    (told,) = caught.value.as_json()[0]["detail"]["misfits"]
+    assert told["expected"] == ["1\n", "2\n", "3\n", "4\n", "5\n", "6\n", "7\n"]
+    assert (told["file"], told["hunk"], told["diff"], told["diff_line"]) == ("x", 1, "fix.patch", 3)
+    assert (told["line"], told["found"], told["places"]) == (line, found, places)
 
 
 def test_a_file_is_patched_from_its_original_while_it_is_ours() -> None:
