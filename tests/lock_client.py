@@ -20,7 +20,7 @@ def main(python: str, state_dir: str, ttl: str, boundary: str) -> None:
     agent = Agent(LocalHost("here"), python=python, state_dir=state_dir, lock_wait=0)
     wanted = payload.build(HsDumpPatch(name="hs-dump", boundaries=(int(boundary),)))
     try:
-        with Lock(agent, "hsops deploy", ttl=float(ttl)) as lock:
+        with Lock(agent, "hsops deploy", reason="the night run", ttl=float(ttl)) as lock:
             do.apply(lock, plan.plan(do.look(agent, "hs-dump"), wanted), keep=True)
             back = plan.plan_revert(do.look(agent, "hs-dump"), "hs-dump")
             print("holding", flush=True)

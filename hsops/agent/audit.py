@@ -1,6 +1,7 @@
 """Who changed this host, when and what: ``<state_dir>/audit.jsonl``, a line a change, each with the hash of the last.
 
-A line: ``{"seq", "prev", "time", "action", "who", "pid", "command", "reason", "machine", "outcome", ...}``; ``prev``:
+A line: ``{"seq", "prev", "time", "action", "who", "pid", "command", "what", "reason",
+"machine", "outcome", ...}``; ``prev``:
 the sha256 of the line before, without its newline. ``audit.head`` holds number and hash of the last line and the length
 of the file: a changed, inserted or removed line breaks the chain, a shortened file does not reach its head.
 

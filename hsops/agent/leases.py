@@ -22,14 +22,15 @@ from hsops.agent.protocol import Refusal
 TTL_S = 30.0
 _END_S = 5.0  # for a killed process to be gone; one that waits for a dead disk stays longer
 _TEMPORARY = ".hsops-tmp-"
-_TOLD = ("n", "who", "pid", "command", "reason", "taken", "agent", "ttl")
+_TOLD = ("n", "who", "pid", "command", "what", "reason", "taken", "agent", "ttl")
 
 
 def told(lease: dict[str, Any]) -> dict[str, Any]:
     """A lease for people and clients.
 
-    ``n``, ``who``, ``pid``, ``command``, ``reason``, ``taken`` (seconds since the epoch), ``age_s``, ``expires_s``
-    (from now), ``state`` (held | expired), ``agent`` (pid and start of the process at work, or null), ``words``.
+    ``n``, ``who``, ``pid``, ``command``, ``what`` (it does), ``reason`` (as its user says), ``taken`` (seconds since
+    the epoch), ``age_s``, ``expires_s`` (from now), ``state`` (held | expired), ``agent`` (pid and start of the process
+    at work, or null), ``words``.
     """
     known = {name: lease.get(name) for name in _TOLD}
     left = float(lease["ttl"]) - age(lease)
@@ -101,7 +102,7 @@ def age(lease: dict[str, Any]) -> float:
 
 def fresh(n: int, asked: dict[str, Any]) -> dict[str, Any]:
     """A lease that this process works under."""
-    said = {name: asked[name] for name in ("token", "who", "pid", "command", "reason")}
+    said = {name: asked[name] for name in ("token", "who", "pid", "command", "what", "reason")}
     ttl = min(max(float(asked.get("ttl", TTL_S)), 0.5), 600.0)
     return {"n": n, **said, "ttl": ttl, "taken": time.time(), "free": False, **now(), **worker()}
 
@@ -180,6 +181,7 @@ def words(lease: dict[str, Any]) -> str:
     """Who holds it, for what, since when: a sentence."""
     seconds = max(0.0, time.time() - lease["taken"])
     unit, size = ("s", 1) if seconds < 120 else ("min", 60) if seconds < 7200 else ("h", 3600)
-    what = f" ({lease['reason']})" if lease.get("reason") else ""
+    told = ": ".join(filter(None, (lease.get("what"), lease.get("reason"))))
+    what = f" ({told})" if told else ""
     for_ = f"{lease.get('command')!r}{what} since {seconds / size:.0f} {unit}"
     return f"{lease['who']}, pid {lease.get('pid')}, holds this host's lock for {for_}"

@@ -103,9 +103,9 @@ class Held:
 def held(params: dict[str, Any]) -> Iterator[Held]:
     """Hold the host's lock.
 
-    ``params["lock"]``, all optional: ``token``, the command's own; ``who`` (user@host), ``pid``, ``command``,
-    ``reason``; ``wait``, seconds; ``ttl``, seconds; ``held``: an earlier verb of the command kept it; ``keep`` it for
-    the next one; ``force``: if somebody holds it, go on without it.
+    ``params["lock"]``, all optional: ``token``, the command's own; ``who`` (user@host), ``pid``, ``command``, ``what``
+    (it does now), ``reason`` (as its user says); ``wait``, seconds; ``ttl``, seconds; ``held``: an earlier verb of the
+    command kept it; ``keep`` it for the next one; ``force``: if somebody holds it, go on without it.
 
     Raises:
         Refusal: ``locked``, with ``detail.holder``: who has it (``leases.told``); ``lock-lost``: it was kept, and has
@@ -220,11 +220,11 @@ def release(params: dict[str, Any]) -> dict[str, Any]:
 def who(params: dict[str, Any]) -> dict[str, Any]:
     """Who asks for a verb, for the audit log."""
     said = asked(params)
-    return {name: said[name] for name in ("who", "pid", "command", "reason")}
+    return {name: said[name] for name in ("who", "pid", "command", "what", "reason")}
 
 
 def _tell(params: dict[str, Any], action: str, lease: dict[str, Any]) -> None:
-    of = {name: lease.get(name) for name in ("who", "pid", "command", "reason", "taken")}
+    of = {name: lease.get(name) for name in ("who", "pid", "command", "what", "reason", "taken")}
     audit.append(params["state_dir"], {"action": action, **who(params), "of": of, "outcome": "done"})
 
 
@@ -258,7 +258,7 @@ def _again(folder: str, asked: dict[str, Any]) -> Held:
     if lease is None or lease.get("token") != asked["token"] or leases.state_of(lease) != "held":
         raise _lost(folder, asked)
     mine = Held(folder, lease)
-    mine.renew(**leases.worker(), reason=asked["reason"])
+    mine.renew(**leases.worker(), what=asked["what"])
     mine.check()
     return mine
 
@@ -288,7 +288,8 @@ class _Patience:
 def asked(params: dict[str, Any]) -> dict[str, Any]:
     """Who wants the lock, what for: as the client says, or as far as it can be told."""
     who = f"{os.environ.get('USER') or os.getuid()}@{socket.gethostname()}"
-    known = {"token": secrets.token_hex(8), "who": who, "pid": os.getppid(), "command": "hsops", "reason": ""}
+    known = {"token": secrets.token_hex(8), "who": who, "pid": os.getppid(), "command": "hsops"}
+    known |= {"what": "", "reason": ""}
     return {**known, **(params.get("client") or {}), **(params.get("lock") or {})}
 
 

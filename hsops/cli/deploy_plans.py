@@ -116,7 +116,7 @@ def _wanted(session: Session, agent: Agent, target: Target, wish: Wish) -> Plan:
         local = kinds.Local(session.inventory_path.parent, session.inventory_fault)
         if wish.status:
             return kinds.status(agent, patch, local)
-        return kinds.plan(agent, patch, local, force=wish.force)
+        return kinds.plan(session.lock(target.host.name), patch, local, force=wish.force)
     wanted = payload.build(patch)
     source = do.look(agent, target.patch, known=wanted.files.values())
     ours = do.look_hook(agent, target.patch, list(wanted.files)) if wanted.place == hook.PLACE else source

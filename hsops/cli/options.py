@@ -10,6 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
+LONGEST_REASON = 200
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -24,10 +26,18 @@ class Options:
     yes: bool = False
     accept_new: bool = False
     lock_wait: float | None = None
+    reason: str = ""
 
 
 def _option(*names: str, **kwargs: Any) -> Any:
     return typer.Option(*names, rich_help_panel="Everywhere", show_default=False, **kwargs)
+
+
+def _a_line(text: str) -> str:
+    """It is shown on other people's terminals, in a sentence."""
+    if len(text) > LONGEST_REASON or not all(char.isprintable() for char in text):
+        raise typer.BadParameter(f"one line of at most {LONGEST_REASON} characters", param_hint="--reason")
+    return text.strip()
 
 
 _EVERYWHERE = {
@@ -50,6 +60,18 @@ _EVERYWHERE = {
             float | None, _option("--lock-wait", metavar="SECONDS", min=0, help="Longest wait for a host's lock [10].")
         ],
         None,
+    ),
+    "reason": (
+        Annotated[
+            str,
+            _option(
+                "--reason",
+                metavar="TEXT",
+                callback=_a_line,
+                help="Why: for those who wait for the lock, and the audit.",
+            ),
+        ],
+        "",
     ),
 }
 

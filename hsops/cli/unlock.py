@@ -44,7 +44,7 @@ def take_away(session: Session, *, check: bool = False) -> Outcome:
             lines.append(f"{host.name}: it keeps the lock")
             code = 1
             continue
-        killed = evict(session.agent(host), shown)
+        killed = evict(session.agent(host), shown, reason=session.options.reason)
         row |= {"evicted": True, "killed": killed}
         ended = "its process on the host was ended; " if killed else ""
         lines.append(

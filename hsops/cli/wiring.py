@@ -87,7 +87,7 @@ class Session:
         """The lock of a host, for one change: wait as long as ``--lock-wait`` says."""
         from hsops.remote.lock import Lock
 
-        return Lock(self.agent(host), f"hsops {self.console.command}")
+        return Lock(self.agent(host), f"hsops {self.console.command}", reason=self.options.reason)
 
     def confirm(self, question: str) -> bool:
         """Ask, unless ``--yes``; without a terminal the answer is an error that names ``--yes``."""

@@ -106,17 +106,20 @@ class Rehearsed:
     ended: int
 
 
-def rehearse(agent: Agent, wanted: ScriptParts) -> Rehearsed:
+def rehearse(lock: Lock, wanted: ScriptParts) -> Rehearsed:
     """Run a script on the host on a copy of its files; the real ones stay as they are.
+
+    It holds the host's lock meanwhile, which may take minutes.
 
     Raises:
         AgentError: it failed, or touched what it does not name; its last lines of output are in the message.
     """
     spec = wanted.spec
     try:
-        found = agent.call(
+        found = lock.call(
             "patch-rehearse",
-            deadline=lock_.patient(Deadline(idle=spec.timeout + 60.0, total=spec.timeout + 180.0), agent),
+            what=f"{wanted.name}, its script on a copy",
+            deadline=Deadline(idle=spec.timeout + 60.0, total=spec.timeout + 180.0),
             patch=wanted.name,
             place=wanted.place,
             script_b64=_text(wanted.script),
@@ -127,7 +130,7 @@ def rehearse(agent: Agent, wanted: ScriptParts) -> Rehearsed:
             timeout=spec.timeout,
         )
     except AgentError as error:
-        raise explained(error, agent) from None
+        raise explained(error, lock.agent) from None
     left = found["files"].items()
     files = {path: told and (base64.b64decode(told["content_b64"]), told["mode"]) for path, told in left}
     return Rehearsed(files, found["ended"])
@@ -228,10 +231,10 @@ def _stale(runs: Iterable[Mapping[str, Any]], patch: str, identity: str) -> tupl
     return tuple(StaleRun(run["id"], run["server"], patch, held) for run, held in loaded if held != identity)
 
 
-def _change(lock: Lock, verb: str, reason: str, **params: Any) -> Done:
+def _change(lock: Lock, verb: str, what: str, **params: Any) -> Done:
     started = time.monotonic()
     try:
-        result = lock.call(verb, reason=reason, deadline=CHANGE, **params)
+        result = lock.call(verb, what=what, deadline=CHANGE, **params)
     except AgentError as error:
         raise explained(error, lock.agent) from None
     except RemoteError as error:  # it was ended half-way, perhaps

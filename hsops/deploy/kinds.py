@@ -14,6 +14,7 @@ from hsops.deploy.facts import Facts
 from hsops.deploy.parts import DiffParts, FilesParts, MakeFault, ScriptParts
 from hsops.deploy.planned import Plan
 from hsops.remote.agent import Agent
+from hsops.remote.lock import Lock
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,18 +25,18 @@ class Local:
     fault: MakeFault
 
 
-def plan(agent: Agent, patch: PatchSpec, local: Local, *, force: bool) -> Plan:
-    """How to get a patch of any kind but hs-dump onto a host.
+def plan(lock: Lock, patch: PatchSpec, local: Local, *, force: bool) -> Plan:
+    """How to get a patch of any kind but hs-dump onto a host, whose ``lock`` only a script takes.
 
     Raises:
         ConfigError: what the inventory names is not there or not what it should be.
         HsopsError: see ``edits`` and ``plan_edits.plan``.
     """
     wanted = parts.read(patch, local.base, local.fault)
-    facts = do.look_recorded(agent, patch.name, wanted.place, _paths(wanted))
+    facts = do.look_recorded(lock.agent, patch.name, wanted.place, _paths(wanted))
     if facts.recorded.state == "applied" and facts.recorded.identity == wanted.identity:
         return plan_edits.plan(facts, wanted, Made(()))
-    return plan_edits.plan(facts, wanted, _made(agent, wanted, facts), force=force)
+    return plan_edits.plan(facts, wanted, _made(lock, wanted, facts), force=force)
 
 
 def status(agent: Agent, patch: PatchSpec, local: Local) -> Plan:
@@ -75,15 +76,15 @@ def _paths(wanted: DiffParts | FilesParts | ScriptParts) -> list[str]:
     return list(wanted.files) if isinstance(wanted, FilesParts) else list(wanted.spec.files)
 
 
-def _made(agent: Agent, wanted: DiffParts | FilesParts | ScriptParts, facts: Facts) -> Made:
+def _made(lock: Lock, wanted: DiffParts | FilesParts | ScriptParts, facts: Facts) -> Made:
     if isinstance(wanted, ScriptParts):
-        return _rehearsed(agent, wanted, facts)
+        return _rehearsed(lock, wanted, facts)
     return edits.of_diff(wanted, facts) if isinstance(wanted, DiffParts) else edits.of_files(wanted, facts)
 
 
-def _rehearsed(agent: Agent, wanted: ScriptParts, facts: Facts) -> Made:
+def _rehearsed(lock: Lock, wanted: ScriptParts, facts: Facts) -> Made:
     """Run the script on the host, on a copy."""
-    found = do.rehearse(agent, wanted)
+    found = do.rehearse(lock, wanted)
     notes = [f"{wanted.label} left {found.ended} processes behind; they were ended"] if found.ended else []
     made = edits.of_script(wanted, facts, found.files)
     return replace(made, notes=(*made.notes, *notes))

@@ -101,7 +101,7 @@ def ensure(lock: Lock, plan: Plan, known: Sequence[Run], *, replace: bool, healt
         if run.alive or run.left:
             _clear(lock, run, plan.host, emit)
     try:
-        started = lock.call("run-start", reason=f"server {plan.server}", deadline=QUICK, **plan.request())
+        started = lock.call("run-start", what=f"server {plan.server}", deadline=QUICK, **plan.request())
         return Started(parse_run(started["run"]), fresh=True)
     except AgentError as error:
         raise _refused(error, plan.server, plan.host, plan.port) from error

@@ -25,7 +25,8 @@ class Holder:
     Args:
         n: counts up with every holder.
         who: user@machine of the client; ``pid``: of the client there.
-        command, reason: what it does.
+        command, what: what it does.
+        reason: why, as its user says; empty: not said.
         age_s: since it took it; expires_s: until it expires unless it is renewed.
         state: ``held`` or ``expired``.
         words: all this as a sentence.
@@ -35,6 +36,7 @@ class Holder:
     who: str
     pid: int | None
     command: str | None
+    what: str | None
     reason: str | None
     age_s: float
     expires_s: float
@@ -47,13 +49,14 @@ class Lock:
 
     Args:
         agent: on the host; its ``lock_wait`` says how long to wait for another holder.
-        command: for those who have to wait.
+        command: for those who have to wait, and for the audit log; ``reason``: why, as the user says.
         ttl: seconds after which it expires while no verb works.
     """
 
-    def __init__(self, agent: Agent, command: str, *, ttl: float = TTL_S) -> None:
+    def __init__(self, agent: Agent, command: str, *, reason: str = "", ttl: float = TTL_S) -> None:
         self.agent, wait = agent, agent.lock_wait
-        self._said = {**myself(), "command": command, "token": secrets.token_hex(8), "wait": wait, "ttl": ttl}
+        self._said = {**myself(), "command": command, "reason": reason, "wait": wait, "ttl": ttl}
+        self._said["token"] = secrets.token_hex(8)
         self._kept = False
 
     def __enter__(self) -> Lock:
@@ -67,7 +70,7 @@ class Lock:
         verb: str,
         /,
         *,
-        reason: str,
+        what: str,
         keep: bool = False,
         beside: bool = False,
         deadline: Deadline = Deadline(),
@@ -76,7 +79,7 @@ class Lock:
         """A verb that changes the host, under the lock.
 
         Args:
-            reason: what for.
+            what: it does.
             keep: the lock, for the command's next verb.
             beside: go on beside another holder.
             deadline: without the wait for the lock.
@@ -84,7 +87,7 @@ class Lock:
         Raises:
             LockedError: somebody else has it, or it was lost since the last verb. Nothing was changed.
         """
-        said = {**self._said, "reason": reason, "keep": keep, "force": beside, "held": self._kept}
+        said = {**self._said, "what": what, "keep": keep, "force": beside, "held": self._kept}
         deadline = patient(deadline, self.agent)
         self._kept = False  # an error gives it back
         began = time.monotonic()
@@ -119,13 +122,16 @@ def holder(agent: Agent) -> Holder | None:
     return _holder(found) if found else None
 
 
-def evict(agent: Agent, shown: Holder) -> bool:
+def evict(agent: Agent, shown: Holder, *, reason: str = "") -> bool:
     """Take the lock away from the holder that was shown, who changes nothing more. True when a process was killed.
+
+    ``reason``: why, as the user says, for the audit log.
 
     Raises:
         AgentError: ``changed-meanwhile``: another one holds it by now.
     """
-    said = {**myself(), "command": "hsops unlock", "token": secrets.token_hex(8), "reason": f"took it from {shown.who}"}
+    said = {**myself(), "command": "hsops unlock", "what": f"took it from {shown.who}", "reason": reason}
+    said["token"] = secrets.token_hex(8)
     return bool(agent.call("lock-evict", deadline=QUICK, n=shown.n, lock=said)["ended"])
 
 

@@ -85,8 +85,8 @@ def stop_run(
         LockedError: somebody else holds it.
     """
     deadline = Deadline(idle=grace + 60.0, total=grace + 60.0)
-    lock, reason = lock or Lock(agent, "hsops stop"), f"run {run}"
-    found = lock.call("run-stop", reason=reason, keep=keep, beside=force, deadline=deadline, run=run, grace=grace)
+    lock, what = lock or Lock(agent, "hsops stop"), f"run {run}"
+    found = lock.call("run-stop", what=what, keep=keep, beside=force, deadline=deadline, run=run, grace=grace)
     beside = found["beside"]["words"] if found["beside"] else ""
     return Stopped(parse_run(found["run"]), tuple(found["ended"]), tuple(found["left"]), found["seconds"], beside)
 

@@ -15,7 +15,7 @@ def lines(host: str, audit: Audit, *, verified: bool) -> Iterator[str]:
         yield f"{host}: nothing was changed here, as far as the audit log knows"
     for told in audit.lines:
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(_number(told.get("time"))))
-        yield f"{told['seq']:>5}  {when}  {host}  {_text(told, 'action'):8} {_what(told)}  by {_text(told, 'who')}"
+        yield f"{told['seq']:>5}  {when}  {host}  {_text(told, 'action'):8} {_what(told)}  by {_by(told)}"
     yield from (f"{host}: audit.jsonl:{line}: {what}" if line else f"{host}: {what}" for line, what in audit.faults)
     if verified and not audit.faults:
         yield f"{host}: the chain of {audit.total} lines is whole"
@@ -34,8 +34,16 @@ def _what(told: dict[str, Any]) -> str:
         return f"{_text(told, 'server')}: run {told['run']}{beside}{end}"
     of = told.get("of")
     if isinstance(of, dict):
-        return f"the lock of {of.get('who')}, pid {of.get('pid')}, for {of.get('command')!r} ({of.get('reason')}){end}"
+        who, pid, command = (_text(of, name) for name in ("who", "pid", "command"))
+        what = ": ".join(_text(of, name) for name in ("what", "reason") if of.get(name)) or "-"
+        return f"the lock of {who}, pid {pid}, for {command!r} ({what}){end}"
     return end.strip()
+
+
+def _by(told: dict[str, Any]) -> str:
+    """Who, and why, as the user said; what an older hsops wrote as ``reason`` is what it did."""
+    who = _text(told, "who")
+    return f"{who}: {_text(told, 'reason')}" if "what" in told and told.get("reason") else who
 
 
 def _text(told: dict[str, Any], name: str) -> str:

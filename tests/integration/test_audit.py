@@ -212,7 +212,7 @@ def test_a_holder_that_did_not_come_to_its_end_is_told(state_dir: str) -> None:
     """A launch that was killed between the server's start and its line, for example."""
     child = os.fork()
     if child == 0:
-        with lock.held({"state_dir": state_dir, "lock": {"who": "mira@laptop", "reason": "server tiny"}}):
+        with lock.held({"state_dir": state_dir, "lock": {"who": "mira@laptop", "what": "server tiny"}}):
             os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(child, 0)
 
@@ -221,7 +221,7 @@ def test_a_holder_that_did_not_come_to_its_end_is_told(state_dir: str) -> None:
 
     last = lines(state_dir)[-1]
     assert (last["action"], last["who"], last["of"]["who"]) == ("expired", "tom@desk", "mira@laptop")
-    assert last["of"]["reason"] == "server tiny" and faults(state_dir) == []
+    assert last["of"]["what"] == "server tiny" and faults(state_dir) == []
 
 
 def test_many_writers_make_one_chain(state_dir: str) -> None:

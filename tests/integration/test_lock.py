@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from hsops.agent import leases, lock
+from hsops.agent import audit, leases, lock
 from hsops.agent.patch_site import Site
 from hsops.agent.patch_store import Store
 from hsops.agent.protocol import Refusal
@@ -80,7 +80,7 @@ def deployed(host: PracticeHost) -> list[int]:
 
 
 def test_who_has_to_wait_is_told_for_whom(host: PracticeHost, hold: Hold) -> None:
-    """Exit 6 with user, machine, pid, command, reason and age, and what to do; nothing is changed."""
+    """Exit 6 with user, machine, pid, command, its user's reason and age, and what to do; nothing is changed."""
     client = hold(ttl=60)
     before = host.tree()
 
@@ -90,6 +90,7 @@ def test_who_has_to_wait_is_told_for_whom(host: PracticeHost, hold: Hold) -> Non
     assert (done.returncode, error["type"], error["host"]) == (6, "LockedError", "here")
     assert f"@{os.uname().nodename}, pid {client.pid}, holds this host's lock" in error["message"]
     assert "'hsops deploy' (hs-dump " in error["message"] and error["message"].endswith(" s")
+    assert ": the night run) since " in error["message"]
     assert "--lock-wait" in error["fix"] and "hsops unlock" in error["fix"]
     assert host.tree() == before and said(client) == "done"
 
@@ -132,7 +133,7 @@ def test_the_lock_of_a_killed_client_expires(host: PracticeHost, hold: Hold) -> 
     agent = host.agent()
 
     with pytest.raises(LockedError):
-        Lock(host.agent(lock_wait=0), "test").call("patch-revert", reason="", patch="hs-dump")
+        Lock(host.agent(lock_wait=0), "test").call("patch-revert", what="", patch="hs-dump")
     done = host.hsops("deploy", "--yes", "--lock-wait", "30")
 
     assert time.monotonic() - taken > 2
@@ -205,14 +206,24 @@ def test_unlock_shows_whom_it_evicts(host: PracticeHost, hold: Hold) -> None:
 
     asked = host.hsops("unlock")  # there is nobody to ask
     looked = host.hsops("unlock", "--check")
-    done = host.hsops("unlock", "--yes", "--json")
+    done = host.hsops("unlock", "--yes", "--json", "--reason", "it hangs")
     again = host.hsops("unlock", "--yes")
+    deploy, evicted = audit.read({"state_dir": str(host.state)})["lines"]
+    told = host.hsops("audit").stdout
     end = said(client)
 
     (row,) = json.loads(done.stdout.splitlines()[-1])["data"]["hosts"]
     assert asked.returncode == 2 and f"pid {client.pid}, holds" in asked.stderr
     assert f"pid {client.pid}, holds this host's lock for 'hsops deploy'" in looked.stdout
+    assert ": the night run)" in asked.stderr and ": the night run)" in looked.stdout
     assert row["evicted"] and row["holder"]["pid"] == client.pid
+    assert (row["holder"]["what"][:8], row["holder"]["reason"]) == ("hs-dump ", "the night run")
+    assert (deploy["reason"], evicted["reason"], evicted["of"]["reason"]) == (
+        "the night run",
+        "it hangs",
+        "the night run",
+    )
+    assert ": the night run\n" in told and ": the night run)  by " in told and told.endswith(": it hangs\n")
     assert again.stdout == "here: nobody holds the lock\n"
     assert end.startswith("LockedError the host's lock was lost") and "'hsops unlock'" in end
     assert host.tree() == before

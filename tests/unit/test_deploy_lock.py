@@ -1,0 +1,41 @@
+"""What a deploy asks of the host's lock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hsops.core.patches import ScriptPatch
+from hsops.deploy import do
+from hsops.deploy.parts import read
+from hsops.remote.lock import Lock
+
+
+@dataclass
+class Asked:
+    """Stands for an agent: keeps what it is asked."""
+
+    lock_wait: float
+    calls: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+
+    def call(self, verb: str, /, *, deadline: Any, **params: Any) -> dict[str, Any]:
+        self.calls.append((verb, params))
+        return {"files": {}, "ended": 0}
+
+
+@pytest.mark.parametrize("wait", [0.0, 300.0])
+def test_a_scripts_rehearsal_waits_as_long_as_it_is_told_and_says_why(wait: float, tmp_path: Path) -> None:
+    """It may take minutes, so it is the one for which others wait: with command, what, and the user's reason."""
+    (tmp_path / "s.py").write_text("pass\n")
+    patch = ScriptPatch(name="hand", kind="script", run="s.py", files=("sglang/x.py",))
+    wanted = read(patch, tmp_path, lambda *_: pytest.fail("no fault"))
+    agent = Asked(wait)
+
+    do.rehearse(Lock(agent, "hsops deploy", reason="for the night"), wanted)  # type: ignore[arg-type]
+
+    ((verb, params),) = agent.calls
+    assert (verb, params["lock"]["wait"], params["lock"]["command"]) == ("patch-rehearse", wait, "hsops deploy")
+    assert (params["lock"]["what"], params["lock"]["reason"]) == ("hand, its script on a copy", "for the night")
