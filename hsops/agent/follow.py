@@ -13,13 +13,14 @@ _COMPILERS = frozenset(("nvcc", "cicc", "ptxas", "cudafe++", "cc1plus", "g++", "
 
 
 def follow(params: "dict[str, Any]") -> "dict[str, Any]":
-    """Stream a run until it has ended. ``params``: run; offset, bytes of the log that the caller has.
+    """Stream a run until it has ended. ``params``: run; place in the log that the caller has (``logs.Tail``).
 
-    Events: ``run`` (first, and whenever state.json changes), ``log`` {offset, data}, ``vitals``, ``hello`` {ranks}.
+    Events: ``run`` (first, and whenever state.json changes), ``log`` and
+    ``log-cut`` (``logs.Tail.pour``), ``vitals``, ``hello`` {ranks}.
     The result is the run as it is at the end.
     """
     run = find_run(params)
-    tail = logs.Tail(run.log, int(params.get("offset", 0)))
+    tail = logs.Tail(run.log, params.get("place"))
     watch = _Watch(run)
     watch.state(force=True)
     try:
@@ -31,22 +32,13 @@ def follow(params: "dict[str, Any]") -> "dict[str, Any]":
 def _until_ended(run: RunDir, tail: logs.Tail, watch: "_Watch") -> "dict[str, Any]":
     while True:
         ended = watch.ended()
-        said = _pour(tail)
+        said = tail.pour()
         watch.state()
         watch.periodic()
         if ended and not said:
             return {"run": run.describe(), "offset": tail.offset}
         if not said:
             time.sleep(_TICK_S)
-
-
-def _pour(tail: logs.Tail) -> bool:
-    """Send what the log has grown by; True when it was something."""
-    said = False
-    for offset, data in tail.read():
-        protocol.emit("log", offset=offset, data=data)
-        said = True
-    return said
 
 
 class _Watch:

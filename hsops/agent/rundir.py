@@ -36,6 +36,14 @@ class RunDir:
         with open(os.path.join(self.path, "events.jsonl"), "a", encoding="utf-8") as file:
             file.write(line)
 
+    def attempt(self) -> int:
+        """How often the server was started, counted from 1."""
+        return int(self.read("state.json").get("attempt", 1))
+
+    def log_of(self, attempt: int) -> str:
+        """Where the log of an attempt lies that has ended and was followed by another."""
+        return os.path.join(self.path, f"server.{attempt}.log")
+
     def stamp(self, name: str) -> "tuple[int, int]":
         """Changes whenever the file does."""
         try:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hsops.cli.wiring import Session, run
-from hsops.core.errors import UsageError
-from hsops.core.events import Event
+from hsops.core.errors import HsopsError, UsageError
+from hsops.core.events import Event, Note
 from hsops.render.console import Outcome
 
 if TYPE_CHECKING:
     from hsops.core.runs import Run
     from hsops.remote.agent import Agent
+    from hsops.remote.log import LogCut
 
 _RANK = re.compile(r"(?:TP)?(\d+)\Z", re.IGNORECASE)
 
@@ -38,6 +40,7 @@ class Wish:
         rank: ``TP1``; ``main``; empty for all.
         since: a duration or a time; empty for all.
         errors: only what went wrong.
+        attempt: of a server that was started again; None for the last one.
     """
 
     follow: bool = False
@@ -45,6 +48,7 @@ class Wish:
     rank: str = ""
     since: str = ""
     errors: bool = False
+    attempt: int | None = None
 
     def check_sense(self) -> None:
         """Options that go together.
@@ -67,22 +71,27 @@ def logs(
     rank: Annotated[str, typer.Option(metavar="RANK", help="Only this rank's lines: 1 or TP1; main for none's.")] = "",
     since: Annotated[str, typer.Option(metavar="TIME", help="Only from 10m ago on, or from '2026-11-29 17:40'.")] = "",
     errors: Annotated[bool, typer.Option("--errors", help="Only what went wrong, the cause first.")] = False,
+    attempt: Annotated[int, typer.Option(metavar="N", min=0, help="Of a server that was restarted [the last].")] = 0,
 ) -> None:
-    """Print the log of a run exactly as the server wrote it, or a part of it."""
-    wish = Wish(follow, None if lines < 0 else lines, rank, since, errors)
+    """Print the log of a run exactly as the server wrote it, but for API keys, or a part of it."""
+    wish = Wish(follow, None if lines < 0 else lines, rank, since, errors, attempt or None)
     run(ctx, "logs", lambda session: show(session, name, wish))
 
 
 def show(session: Session, name: str, wish: Wish = Wish()) -> Outcome:
     """The command's body."""
+    from hsops.remote.log import LogCut
+
     wish.check_sense()
     agent, found = find(session, name)
     if wish.errors:
-        return _errors(agent, found)
-    for piece in _pieces(agent, found, wish):
-        if session.options.json:
+        return _errors(session, agent, found, wish)
+    for piece in _pieces(session, agent, found, wish):
+        if isinstance(piece, LogCut):
+            session.console.emit(Note(str(piece), agent.host.name, "warn"))
+        elif piece and session.options.json:
             session.console.emit(LogPiece(piece.decode("utf-8", "surrogateescape")))
-        else:
+        elif piece:
             session.console.raw(piece)
         if not session.console.heard:  # `hsops logs -f | head`
             break
@@ -111,19 +120,32 @@ def find(session: Session, name: str) -> tuple[Agent, Run]:
     raise UsageError(f"there is no run or server {name!r}", fix="hsops status --all lists the runs")
 
 
-def _pieces(agent: Agent, found: Run, wish: Wish) -> Iterator[bytes]:
+def _pieces(session: Session, agent: Agent, found: Run, wish: Wish) -> Iterator[bytes | LogCut]:
+    """What is wanted of the log, without keys; a cut ends what was held back for the rest of its line."""
     from hsops.core.log_filter import LogFilter
-    from hsops.remote.runs import read_log
+    from hsops.core.log_mask import LogMask
 
-    whole = read_log(agent, found.id, lines=wish.lines, follow=wish.follow)
-    if not (wish.rank or wish.since):
-        yield from whole
-        return
-    wanted = LogFilter(rank=_rank(wish.rank, found), since=_since(agent, wish.since))
-    for piece in whole:
-        yield from wanted.feed(piece)
-    if rest := wanted.tail():
-        yield rest
+    mask = LogMask((found.keys.api, found.keys.admin))
+    some = LogFilter(rank=_rank(wish.rank, found), since=_since(agent, wish.since))
+    pick = some.feed if wish.rank or wish.since else lambda data: iter((data,))
+    for piece in chain(_whole(session, agent, found, wish), [None]):
+        if isinstance(piece, bytes):
+            yield from pick(mask.feed(piece))
+        else:
+            yield from pick(mask.tail())
+            yield some.tail()
+            if piece:
+                yield piece
+
+
+def _whole(session: Session, agent: Agent, found: Run, wish: Wish) -> Iterator[bytes | LogCut]:
+    from hsops.remote.log import follow_log
+
+    def lost(error: HsopsError, wait: float) -> None:
+        said = f"{error.message}; trying again in {wait:g} s, from the same byte on"
+        session.console.emit(Note(said, agent.host.name, "warn"))
+
+    return follow_log(agent, found.id, lines=wish.lines, follow=wish.follow, attempt=wish.attempt, lost=lost)
 
 
 def _rank(text: str, found: Run) -> str | None:
@@ -161,15 +183,15 @@ def _since(agent: Agent, text: str) -> float | None:
         ) from None
 
 
-def _errors(agent: Agent, found: Run) -> Outcome:
+def _errors(session: Session, agent: Agent, found: Run, wish: Wish) -> Outcome:
     """What went wrong, the first cause across all ranks on top."""
     from hsops.core.milestones import LogReader
-    from hsops.remote.runs import read_log
     from hsops.render.logs import error_lines
 
     reader = LogReader(tp=found.tp, sglang=found.sglang)
-    for piece in read_log(agent, found.id):
-        reader.feed(piece)
+    for piece in _pieces(session, agent, found, wish):
+        if isinstance(piece, bytes):
+            reader.feed(piece)
     summary = reader.summary()
     cause = summary.cause
     rest = [error for error in summary.errors if error is not cause]

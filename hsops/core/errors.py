@@ -11,7 +11,8 @@ HsopsError                       exit 1
 ├── LockedError                  exit 6   somebody else is working on the host
 ├── UnhealthyError               exit 7   the server died, hangs, or never became healthy
 ├── RemoteError                  exit 1   a command on the host failed
-│   └── AgentError                        the agent refused, with a code
+│   ├── AgentError                        the agent refused, with a code
+│   └── AgentKilledError                  the agent was ended from outside
 ├── LabError                     exit 1   the practice host cannot be set up or taken down
 ├── SpaceError                   exit 1   not enough room, here or on a host
 ├── UnsupportedError             exit 1   an SGLang that hsops cannot work with
@@ -152,6 +153,10 @@ class AgentError(RemoteError):
     def as_json(self) -> list[dict[str, Any]]:
         (entry,) = super().as_json()
         return [{**entry, "code": self.code, **({"detail": self.detail} if self.detail else {})}]
+
+
+class AgentKilledError(RemoteError):
+    """A signal ended the agent: the OOM killer's, or that of an sshd that was stopped."""
 
 
 class LabError(HsopsError):

@@ -34,6 +34,9 @@ class HostSpec(_Model):
     via: Prefix = Field(
         (), description="words before every command on the host, such as docker exec -i NAME: then all else is in there"
     )
+    keepalive: Annotated[float, Field(ge=0.1, le=600)] = Field(
+        5.0, description="seconds between questions to the host; three without an answer, and the link is lost"
+    )
     python: RemotePath = Field(description="the interpreter that runs SGLang on the host")
     state_dir: RemotePath = Field("~/.hsops", description="where hsops keeps runs, patches and the agent")
     dumps: RemotePath = Field("/dev/shm/sglang_hs", description="where ranks write hidden states")  # noqa: S108

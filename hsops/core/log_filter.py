@@ -29,7 +29,8 @@ class LogFilter:
 
     def tail(self) -> bytes:
         """What stands after the last line end, if it is wanted."""
-        return self._rest if self._rest and self._wants(self._rest) else b""
+        rest, self._rest = self._rest, b""
+        return rest if rest and self._wants(rest) else b""
 
     def _wants(self, line: bytes) -> bool:
         if told := stamp(line):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import queue
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hsops.core.baseline import Baseline, GoodRun, good_run
-from hsops.core.errors import UnhealthyError, UnreachableError
+from hsops.core.errors import HsopsError, UnhealthyError, UnreachableError
 from hsops.core.events import Emit, Note
 from hsops.core.log_summary import LogSummary
 from hsops.core.runs import Run
@@ -20,12 +21,12 @@ from hsops.launch.health import Ladder, Probe, Prober
 from hsops.launch.matrix import matrix
 from hsops.launch.watch import Answering, CaptureRefused, Died, Judgement, KeyWanted, Silent, Watch
 from hsops.remote.agent import Agent
+from hsops.remote.reattach import Retry, reattaching
 from hsops.remote.runs import follow_run
 
 DEFAULT_TIMEOUT_S = 7200.0  # the slowest cold start on record took 25 min; a stall is noticed long before this
 _WAITING_S = 15.0  # between two "still waiting" lines in a pipe
 _MATRIX_S = 0.25
-_RETRY_S = (1.0, 2.0, 5.0, 10.0, 20.0)  # after the link broke
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,7 @@ def wait_healthy(
     emit(RunFollowed(run.server, agent.host.name, run.id, run.tp, run.port, run.pid, nccl, fresh))
     pace = _Pace(watch, emit, now)
     until = now() + patience.timeout
-    with closing(_reconnecting(agent, watch, api_key, pace, now)) as judgements:
+    with closing(_reconnecting(agent, watch, api_key, pace, until=until, now=now)) as judgements:
         for judgement in judgements:
             if judgement is not None:
                 pace.show(force=True)
@@ -101,23 +102,20 @@ def wait_healthy(
 
 
 def _reconnecting(
-    agent: Agent, watch: Watch, api_key: str, pace: _Pace, now: Callable[[], float]
+    agent: Agent, watch: Watch, api_key: str, pace: _Pace, *, until: float, now: Callable[[], float]
 ) -> Generator[Judgement | None, None, None]:
     """``_judgements`` over a link that may break: the server does not care, so the watch goes on where it was."""
-    broken = 0
-    while True:
-        try:
-            for judgement in _judgements(agent, watch, api_key, pace, now):
-                broken = 0
-                yield judgement
-            return
-        except UnreachableError as error:  # noqa: PERF203 - a link breaks seldom
-            broken += 1
-            if broken > len(_RETRY_S):
-                error.fix = f"the server stays, as run {watch.run.id}; hsops launch --wait-healthy picks it up"
-                raise
-            pace.tell(iter([Note(f"{error.message}; trying again in {_RETRY_S[broken - 1]:g} s", agent.host.name)]))
-            time.sleep(_RETRY_S[broken - 1])
+
+    def lost(error: HsopsError, wait: float) -> None:
+        if now() + wait > until:
+            raise error
+        pace.tell(iter([Note(f"{error.message}; trying again in {wait:g} s", agent.host.name, "warn")]))
+
+    try:
+        yield from reattaching(lambda: _judgements(agent, watch, api_key, pace, now), Retry(patience=math.inf), lost)
+    except UnreachableError as error:
+        error.fix = f"the server stays, as run {watch.run.id}; hsops launch --wait-healthy picks it up"
+        raise
 
 
 def _judgements(
@@ -128,8 +126,9 @@ def _judgements(
     with (
         agent.tunnel(watch.run.port) as port,
         Prober(port, api_key=api_key, report=lambda probe, ladder: probes.put((probe, ladder))) as prober,
-        follow_run(agent, watch.run.id, offset=watch.offset) as events,
+        follow_run(agent, watch.run.id, place=watch.place) as events,
     ):
+        watch.reattached(now())
         for event in events:
             pace.tell(watch.take(event, now()))
             if watch.port_is_open:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hsops.core.baseline import Baseline, compare
-from hsops.core.events import Event
+from hsops.core.events import Event, Note
 from hsops.core.log_capture import Refusal
 from hsops.core.log_summary import LogSummary
 from hsops.core.milestone_table import BY_ID, STAGES, stage_end
@@ -16,6 +16,7 @@ from hsops.core.runs import Exit, Hello, Run, parse_hellos, parse_run
 from hsops.launch import stall
 from hsops.launch.events import CaptureSaid, HealthChanged, MilestoneReached, StageDone
 from hsops.launch.health import STABLE, Ladder, Probe
+from hsops.remote.log import LogCut, Place
 
 _IMPORT = "hsops stop; repair that import with the host's Python; hsops launch --wait-healthy"
 _REFUSED = (
@@ -85,7 +86,7 @@ class Watch:
         self.run, self.baseline, self._modules = run, baseline, modules
         self.utc_offset = 0.0
         self.host_now = run.started
-        self.offset = 0
+        self.place = Place()
         self.ladder = Ladder()
         self.probe: Probe | None = None
         self.signs = stall.nothing_seen(now)
@@ -106,6 +107,8 @@ class Watch:
             self.host_now = event.get("now", self.host_now)
         elif kind == "log":
             yield from self._log(event, now)
+        elif kind == "log-cut":
+            yield self._cut(self.place.cut(event))
         elif kind == "vitals":
             self._vitals(event, now)
         elif kind == "hello":
@@ -211,9 +214,7 @@ class Watch:
             self._dead_at = now
 
     def _log(self, event: dict[str, Any], now: float) -> Iterator[Event]:
-        data = str(event["data"]).encode("utf-8", "surrogateescape")
-        self._reader.feed(data)
-        self.offset = event["offset"] + len(data)
+        self._reader.feed(self.place.take(event))
         before, self.summary = self.summary, self._reader.summary()
         self.signs = self.signs.seen("log", self.summary.messages, now)
         for name, marks in self.summary.reached.items():
@@ -226,6 +227,16 @@ class Watch:
             if self.summary.complete(end) and not before.complete(end):
                 yield StageDone(stage, self.seconds_at(end.id), self.baseline.seconds_to(end.id))
         self.signs = self.signs.seen("milestone", sum(len(m) for m in self.summary.reached.values()), now)
+
+    def _cut(self, cut: LogCut) -> Event:
+        """What was reached stays, unless the server itself begins anew."""
+        if cut.why == "restarted":
+            self._reader = LogReader(tp=self.run.tp, sglang=self.run.sglang)
+        return Note(str(cut))
+
+    def reattached(self, now: float) -> None:
+        """The link was lost until now: what moved meanwhile was not seen, so silence counts from here."""
+        self.signs = self.signs.compiler(now)
 
     def _reached(self, name: str, rank: str, line: int) -> MilestoneReached:
         usual = self.baseline.seconds_to(name)

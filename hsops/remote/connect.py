@@ -5,6 +5,7 @@ from __future__ import annotations
 from hsops.core.inventory import HostSpec
 from hsops.remote.host import Host
 from hsops.remote.local import LocalHost
+from hsops.remote.pulse import Pulse
 
 
 def connect(spec: HostSpec, *, accept_new: bool = False) -> Host:
@@ -18,4 +19,4 @@ def connect(spec: HostSpec, *, accept_new: bool = False) -> Host:
         return LocalHost(spec.name, spec.via)
     from hsops.remote.ssh import SshHost  # loads fabric and paramiko: half a second
 
-    return SshHost(spec, accept_new=accept_new)
+    return SshHost(spec, accept_new=accept_new, pulse=Pulse(spec.keepalive, 3 * spec.keepalive))

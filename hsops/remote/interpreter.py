@@ -6,7 +6,7 @@ import re
 
 from hsops.core.command import Command
 from hsops.core.deadline import QUICK
-from hsops.core.errors import RemoteError
+from hsops.core.errors import AgentKilledError, RemoteError
 from hsops.remote.host import Completed, Host
 
 MINIMUM = (3, 10)
@@ -16,7 +16,7 @@ _VERSION = re.compile(r"^Python (\d+)\.(\d+)\S*")
 def explain(host: Host, python: str, done: Completed) -> RemoteError:
     """Why a call brought no reply: asks the interpreter what it is."""
     if done.exit < 0:
-        return RemoteError(f"the agent was ended by signal {-done.exit}", host=host.name, why="out of memory?")
+        return AgentKilledError(f"the agent was ended by signal {-done.exit}", host=host.name, why="out of memory?")
     answer = host.run(Command((python, "--version")), deadline=QUICK)
     said = (answer.stdout + answer.stderr).decode(errors="replace").strip().splitlines()  # Python 2 says it on stderr
     if answer.exit == 127:

@@ -17,7 +17,6 @@ from hsops.remote.target import Target
 # No shared connection: its sessions would all go through one TCP stream and one cipher's core.
 _OPTIONS = {
     "BatchMode": "yes",
-    "ServerAliveInterval": "5",
     "ServerAliveCountMax": "3",
     "Ciphers": "^aes128-gcm@openssh.com",
     "Compression": "no",
@@ -46,6 +45,7 @@ def client(target: Target, connect: float, *more: str) -> list[str]:
     """``ssh`` with everything but how to find the host, the destination and the command."""
     options = {
         **_OPTIONS,
+        "ServerAliveInterval": str(max(1, round(target.keepalive))),
         "ConnectTimeout": str(max(1, round(connect))),
         "StrictHostKeyChecking": "accept-new" if target.accept_new else "yes",
     }

@@ -14,6 +14,7 @@ from hsops.core.errors import UnhealthyError
 from hsops.core.runs import Run, parse_run
 from hsops.remote.agent import Agent
 from hsops.remote.lock import Lock
+from hsops.remote.log import Place
 
 if TYPE_CHECKING:  # it brings the log's expressions, which only a launch needs
     from hsops.core.baseline import Baseline
@@ -91,22 +92,15 @@ def stop_run(
     return Stopped(parse_run(found["run"]), tuple(found["ended"]), tuple(found["left"]), found["seconds"], beside)
 
 
-def follow_run(agent: Agent, run: str, *, offset: int = 0) -> AbstractContextManager[Iterator[dict[str, Any]]]:
-    """The agent's events of a run: ``run``, ``log``, ``vitals``, ``hello``, at the end ``result``."""
-    return agent.stream("run-follow", run=run, offset=offset)
+def follow_run(
+    agent: Agent, run: str, *, place: Place | None = None
+) -> AbstractContextManager[Iterator[dict[str, Any]]]:
+    """The agent's events of a run: ``run``, ``log``, ``log-cut``, ``vitals``, ``hello``, at the end ``result``.
 
-
-def read_log(agent: Agent, run: str, *, lines: int | None = None, follow: bool = False) -> Iterator[bytes]:
-    """A run's log, byte for byte; only the last ``lines``; with ``follow`` until the run has ended."""
-    with agent.stream("log-read", run=run, lines=lines, follow=follow) as events:
-        for event in events:
-            if event["kind"] == "log":
-                yield log_bytes(event)
-
-
-def log_bytes(event: dict[str, Any]) -> bytes:
-    """The exact bytes of a ``log`` event."""
-    return str(event["data"]).encode("utf-8", "surrogateescape")
+    Args:
+        place: how far its log is known; None: not at all.
+    """
+    return agent.stream("run-follow", run=run, place=place and place.param())
 
 
 def read_baseline(agent: Agent, server: str) -> Baseline:

@@ -42,6 +42,7 @@ class Target:
         agent: use the agent at all.
         jump: ProxyJump's hops; empty without.
         proxy: ProxyCommand, tokens expanded; empty without.
+        keepalive: seconds between questions to the host.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Target:
     agent: bool
     jump: str
     proxy: str
+    keepalive: float = 5.0
 
     def __str__(self) -> str:
         return f"{self.user}@{self.hostname}:{self.port}"
@@ -79,7 +81,7 @@ def resolve(spec: HostSpec, *, accept_new: bool = False) -> Target:
     destination, config, at_port = arguments(spec)
     lines = _ask([*config, *at_port, "--", destination], spec)
     target = parse(spec.name, destination, lines, config=config, at_port=at_port)
-    return replace(target, accept_new=target.accept_new or accept_new)
+    return replace(target, accept_new=target.accept_new or accept_new, keepalive=spec.keepalive)
 
 
 def arguments(spec: HostSpec) -> tuple[str, tuple[str, ...], tuple[str, ...]]:

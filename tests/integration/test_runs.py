@@ -22,6 +22,7 @@ from hsops.core.errors import AgentError
 from hsops.core.runs import Run, parse_run
 from hsops.remote import runs
 from hsops.remote.agent import Agent
+from hsops.remote.log import read_log
 from tests.running import agent_here, marked, start
 
 
@@ -44,7 +45,7 @@ def until(agent: Agent, run: Run, wanted: Callable[[Run], bool]) -> Run:
 def said(agent: Agent, run: Run, text: bytes) -> bytes:
     """Follow the log until it has said ``text``; the log so far."""
     log = b""
-    with contextlib.closing(runs.read_log(agent, run.id, follow=True)) as pieces:
+    with contextlib.closing(read_log(agent, run.id, follow=True)) as pieces:
         for piece in pieces:
             log += piece
             if text in log:
@@ -91,7 +92,7 @@ def test_exit_code(agent: Agent) -> None:
 
     assert ended.phase == "exited"
     assert ended.exit and (ended.exit.code, ended.exit.signal) == (3, "")
-    assert b"".join(runs.read_log(agent, run.id)) == b"hello\n"
+    assert b"".join(read_log(agent, run.id)) == b"hello\n"
 
 
 def test_signal_from_outside(agent: Agent) -> None:
@@ -272,10 +273,10 @@ def test_log_is_byte_exact(agent: Agent) -> None:
     until(agent, run, lambda r: not r.alive)
     wanted = Path(run.log).read_bytes()
 
-    assert b"".join(runs.read_log(agent, run.id)) == wanted
-    assert b"".join(runs.read_log(agent, run.id, lines=2)) == b"two\nthree\n"
-    assert b"".join(runs.read_log(agent, run.id, lines=0)) == b""
-    assert b"".join(runs.read_log(agent, run.id, lines=10**6)) == wanted
+    assert b"".join(read_log(agent, run.id)) == wanted
+    assert b"".join(read_log(agent, run.id, lines=2)) == b"two\nthree\n"
+    assert b"".join(read_log(agent, run.id, lines=0)) == b""
+    assert b"".join(read_log(agent, run.id, lines=10**6)) == wanted
 
 
 def test_environment_and_placeholders(agent: Agent) -> None:

@@ -20,6 +20,7 @@ from hsops.extract.plan import Capture
 from hsops.launch.wait import Healthy, Patience, wait_healthy
 from hsops.remote import runs
 from hsops.remote.agent import Agent
+from hsops.remote.log import read_log
 from hsops.remote.server import BrokenError, KeyRefusedError
 from hsops.verify.live.verify import Job as Verify
 from hsops.verify.live.verify import verify_live
@@ -41,7 +42,7 @@ def start(agent: Agent, folder: Path, *words: str) -> Run:
     env = {"PYTHONPATH": str(VICTIMS.parents[1]), "SGLANG_HS_DUMP_DIR": "{dump_dir}", "SGLANG_HS_RUN": "{run}"}
     kind = {"victim": "keyed.py", "server": "tiny", "tp": 1}
     run = start_victim(agent, "{port}", *words, env=env, dump_dir=str(folder), **kind)
-    for piece in runs.read_log(agent, run.id, follow=True):
+    for piece in read_log(agent, run.id, follow=True):
         if b"up\n" in piece:
             return run
     raise AssertionError("it did not come up")

@@ -43,9 +43,8 @@ def a_watch(*, captures: bool = False, floor: float | None = 60.0, baseline: Bas
 
 
 def feed(watch: Watch, log: bytes, *, now: float = 1.0) -> list[Event]:
-    return list(
-        watch.take({"kind": "log", "offset": watch.offset, "data": log.decode("utf-8", "surrogateescape")}, now)
-    )
+    told = {"kind": "log", "file": 7, "offset": watch.place.offset, "data": log.decode("utf-8", "surrogateescape")}
+    return list(watch.take(told, now))
 
 
 def vitals(watch: Watch, now: float, **changed: Any) -> None:
