@@ -4,7 +4,7 @@ VENV := .venv
 BIN  := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup demo test unit integration lock-race e2e matrix crash deploy-releases lint bench fidelity docs models-table gpu-bundle gpu constraints clean
+.PHONY: setup demo test unit integration lock-race cut e2e matrix crash deploy-releases lint bench fidelity docs models-table gpu-bundle gpu constraints clean
 
 setup: $(VENV)/.ready ## the virtual environment and the system packages that the tests need
 
@@ -28,6 +28,9 @@ integration: setup
 
 lock-race: setup ## two deploys at once over SSH, fifty times: never both inside a change
 	HSOPS_LOCK_ROUNDS=$(or $(ROUNDS),50) $(BIN)/python -m pytest -s tests/integration/test_lock_race.py
+
+cut: setup ## the network is away for a minute during launch and logs -f: no byte lost or doubled
+	HSOPS_CUT_S=$(or $(SECONDS_AWAY),60) $(BIN)/python -m pytest -s tests/integration/test_lost_network.py
 
 e2e: setup ## real SGLang in the lab
 	$(BIN)/python -m pytest tests/e2e
