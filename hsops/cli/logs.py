@@ -71,7 +71,9 @@ def logs(
     rank: Annotated[str, typer.Option(metavar="RANK", help="Only this rank's lines: 1 or TP1; main for none's.")] = "",
     since: Annotated[str, typer.Option(metavar="TIME", help="Only from 10m ago on, or from '2026-11-29 17:40'.")] = "",
     errors: Annotated[bool, typer.Option("--errors", help="Only what went wrong, the cause first.")] = False,
-    attempt: Annotated[int, typer.Option(metavar="N", min=0, help="Of a restarted server: this attempt, not the last.")] = 0,
+    attempt: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Of a restarted server: this attempt, not the last.")
+    ] = 0,
 ) -> None:
     """Print the log of a run exactly as the server wrote it, but for API keys, or a part of it."""
     wish = Wish(follow, None if lines < 0 else lines, rank, since, errors, attempt or None)
