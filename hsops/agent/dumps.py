@@ -11,7 +11,7 @@ import sys
 import time
 from typing import Any, BinaryIO
 
-from hsops.agent import facts, frames, protocol
+from hsops.agent import facts, frames, procs, protocol
 
 MANIFEST = "manifest.jsonl"
 SUFFIX = ".safetensors"
@@ -130,20 +130,13 @@ class _Watch:
             self._tell_end()
 
     def _tell_end(self) -> None:
-        if self.pid and not is_alive(self.pid):
+        if not self.pid:
+            return
+        proc = procs.look(self.pid)
+        if proc is None or proc.zombie:
             _emit_lines(self.tail)  # what it wrote at the very end comes before the news that it is gone
             protocol.emit("gone", pid=self.pid)
             self.pid = None
-
-
-def is_alive(pid: int) -> bool:
-    """The process exists and is no zombie."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            state: str = file.read().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state not in ("Z", "X")
 
 
 def _folder(params: "dict[str, Any]") -> str:

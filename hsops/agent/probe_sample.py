@@ -65,7 +65,8 @@ def _difference(first: "dict[str, Any]", second: "dict[str, Any]", passed: float
     for name in ("voluntary", "involuntary"):
         main[name] = round((second["switches"].get(name, 0) - first["switches"].get(name, 0)) / passed, 1)
     busy = sorted((t for t in threads.values() if t["cpu"] >= 1), key=lambda t: -t["cpu"])
-    rates = {f"{name}_s": round((second["io"][name] - first["io"][name]) / passed) for name in second["io"]}
+    both = second["io"].keys() & first["io"].keys()  # one that changes its user in between hides them in one of the two
+    rates = {f"{name}_s": round((second["io"][name] - first["io"][name]) / passed) for name in sorted(both)}
     faults = {
         f"{name}_s": round((second["process"][name] - first["process"][name]) / passed) for name in ("minflt", "majflt")
     }

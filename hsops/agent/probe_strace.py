@@ -19,9 +19,11 @@ from typing import Any
 from hsops.agent.probe_tools import CouldNot, denied, state, tracer
 
 _LINE = re.compile(r"^(\w+)\((?:(\d+)<([^>]*(?:\[[^\]]*\])?)>)?(?:.*?, (\d+)\))?")
+_ATTACHED = b" attached"
 _LIMIT = 4 << 20
 _PR_SET_PDEATHSIG = 1
 _TOP = 8
+_ATTACH_S = 3.0  # at most; 10 ms on a quiet machine
 _DETACH_S = 1.0
 
 
@@ -38,17 +40,16 @@ def find() -> str:
 
 
 def trace(tool: str, pids: "list[int]", seconds: float) -> "dict[int, dict[str, Any]]":
-    """Trace the main threads of ``pids`` at once.
+    """Trace the main threads of ``pids`` at once, for ``seconds`` from when the last of them is attached.
 
     Each gives ``{"calls", "seconds", "top": [[call, target, count], ...], "eventfd_writes", "detached"}`` or
     ``{"why", "message"}``. A process that is stopped already is left alone.
     """
-    started = time.monotonic()
     children = {pid: _start(tool, pid) for pid in pids if state(pid) not in ("T", "t", "Z", "X", "")}
-    output = _read(children, started + seconds)
-    passed = time.monotonic() - started
+    output, since = _read(children, seconds)
+    ended = time.monotonic()
     _end(list(children.values()))
-    return {pid: _summary(pid, bytes(output[pid]), passed) for pid in children}
+    return {pid: _summary(pid, bytes(output[pid]), ended - since.get(pid, ended)) for pid in children}
 
 
 def parse(text: str) -> "Counter[tuple[str, str]]":
@@ -89,17 +90,25 @@ def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def _read(children: "dict[int, subprocess.Popen[bytes]]", until: float) -> "dict[int, bytearray]":
-    output = {pid: bytearray() for pid in children}
+def _read(
+    children: "dict[int, subprocess.Popen[bytes]]", seconds: float
+) -> "tuple[dict[int, bytearray], dict[int, float]]":
+    """What they say, and since when each is attached: where every core is taken, one may take seconds to come to it."""
+    output: dict[int, bytearray] = {pid: bytearray() for pid in children}
+    since: dict[int, float] = {}
     pipes = {child.stderr.fileno(): pid for pid, child in children.items() if child.stderr}
-    while pipes and time.monotonic() < until:
-        ready, _, _ = select.select(list(pipes), [], [], max(0.0, until - time.monotonic()))
-        for fd in ready:
-            data = os.read(fd, 1 << 16)
-            output[pipes[fd]] += data
-            if not data or len(output[pipes[fd]]) > _LIMIT:
+    until, all_there = time.monotonic() + _ATTACH_S, False
+    while pipes and (left := until - time.monotonic()) > 0:
+        for fd in select.select(list(pipes), [], [], left)[0]:
+            pid, data = pipes[fd], os.read(fd, 1 << 16)
+            output[pid] += data
+            if pid not in since and _ATTACHED in output[pid]:
+                since[pid] = time.monotonic()
+            if not data or len(output[pid]) > _LIMIT:
                 del pipes[fd]
-    return output
+        if not all_there and since.keys() >= set(pipes.values()):
+            until, all_there = time.monotonic() + seconds, True
+    return output, since
 
 
 def _end(children: "list[subprocess.Popen[bytes]]") -> None:
@@ -119,9 +128,9 @@ def _end(children: "list[subprocess.Popen[bytes]]") -> None:
 def _summary(pid: int, output: bytes, passed: float) -> "dict[str, Any]":
     text = output.decode("utf-8", "replace")
     detached = tracer(pid) == 0 and state(pid) not in ("t", "T")
-    if " attached" not in text:
-        said = text.strip().splitlines() or ["strace said nothing"]
-        why = "not-permitted" if denied(said) else "failed"
+    if _ATTACHED not in output:
+        said = text.strip().splitlines() or [f"strace was not attached within {_ATTACH_S:g} s"]
+        why = "not-permitted" if denied(said) else "failed" if text.strip() else "timed-out"
         return {"why": why, "message": said[0][:200], "detached": detached}
     counts = parse(text)
     return {

@@ -4,6 +4,8 @@ import contextlib
 import os
 from collections.abc import Iterable, Iterator
 
+from hsops.agent import procs
+
 NICE = -10
 _DENIED = ("permission denied", "operation not permitted", "not permitted", "eperm")
 
@@ -28,12 +30,8 @@ def denied(lines: "Iterable[str]") -> bool:
 
 def state(pid: int) -> str:
     """One letter: R, S, D, T (stopped), t (traced), Z; empty when the process is gone."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            text = file.read()
-            return text[text.rindex(")") + 2]
-    except (OSError, ValueError):
-        return ""
+    proc = procs.look(pid)
+    return proc.state if proc else ""
 
 
 def tracer(pid: int) -> int:

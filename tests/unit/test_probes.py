@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -142,6 +144,40 @@ def process(comm: str, *, pid: int = 9, state: str = "S", status: int = 0) -> Pr
 def test_what_a_process_is(comm: str, argv: list[str], role: str, rank: int | None) -> None:
     """By SGLang's title; a dead one by its name; a child without a title by how it was started."""
     assert probe_census.identify(process(comm), argv, root=1) == (role, rank)
+
+
+def strace_that(tmp_path: Path, script: str) -> str:
+    """A stand-in for strace, as a shell script; ``$6`` is the pid."""
+    tool = tmp_path / "strace"
+    tool.write_text(f"#!/bin/sh\n{script}\n")
+    tool.chmod(0o755)
+    return str(tool)
+
+
+def test_the_time_of_a_trace_counts_from_when_it_is_attached(tmp_path: Path) -> None:
+    """Where every core is taken, strace needs longer to attach than it is to trace."""
+    line = "poll([{fd=9, events=POLLIN}], 1, 0) = 0 (Timeout)"
+    said = f"echo strace: Process attached >&2; while :; do echo '{line}' >&2; sleep 0.01; done"
+    tool = strace_that(tmp_path, f"sleep 0.5; {said}")
+
+    (found,) = probe_strace.trace(tool, [os.getpid()], 0.2).values()
+
+    assert found["calls"] > 0 and found["seconds"] >= 0.2, found
+
+
+def test_a_strace_that_never_attaches_had_no_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client then looks once more, with more patience; one that says why it cannot is another matter."""
+    monkeypatch.setattr(probe_strace, "_ATTACH_S", 0.3)
+    waits, refused = tmp_path / "waits", tmp_path / "refused"
+    for folder in (waits, refused):
+        folder.mkdir()
+
+    (late,) = probe_strace.trace(strace_that(waits, "exec sleep 60"), [os.getpid()], 0.2).values()
+    said = "echo strace: attach: Operation not permitted >&2; exit 1"
+    (no,) = probe_strace.trace(strace_that(refused, said), [os.getpid()], 0.2).values()
+
+    assert (late["why"], late["message"]) == ("timed-out", "strace was not attached within 0.3 s")
+    assert no["why"] == "not-permitted"
 
 
 def test_a_dead_process_tells_how_it_ended() -> None:
