@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +19,12 @@ __all__ = ["Server", "ServerFactory", "inventory_text"]
 
 hypothesis.settings.register_profile("hsops", deadline=None)  # a busy machine is no fault of what is tested
 hypothesis.settings.load_profile("hsops")
+
+
+def pytest_configure() -> None:
+    """Ctrl-C works: a script that starts the tests in the background has it ignored, here and in all they start."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -98,7 +98,7 @@ def envelope(process: subprocess.Popen[str], expect: int) -> dict[str, Any]:
     return found
 
 
-def wait_for(true: Callable[[], bool], what: str, patience: float = 30.0) -> None:
+def wait_for(true: Callable[[], bool], what: str, patience: float = 60.0) -> None:
     """Look every few milliseconds until ``true``; the deadline is the failure."""
     deadline = time.monotonic() + patience
     while not true():
@@ -114,4 +114,4 @@ def received(here: Place) -> int:
 def kill(process: subprocess.Popen[str]) -> None:
     """SIGKILL, as the OOM killer does."""
     process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=10)
+    process.communicate(timeout=60)

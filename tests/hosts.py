@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,7 +76,7 @@ def sh(script: str, *args: str) -> Command:
     return Command(("sh", "-c", script, "sh", *args))
 
 
-def wait_gone(pid: int, patience: float = 8.0) -> bool:
+def wait_gone(pid: int, patience: float = 30.0) -> bool:
     """Whether process ``pid`` ends in time (a zombie has ended)."""
     until = time.monotonic() + patience
     while time.monotonic() < until:
@@ -86,6 +88,14 @@ def wait_gone(pid: int, patience: float = 8.0) -> bool:
             return True
         return True
     return False
+
+
+@contextmanager
+def closed_port() -> Iterator[int]:
+    """A port of 127.0.0.1 that refuses whoever comes, and that nobody else can take meanwhile."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))  # and never listens
+        yield int(held.getsockname()[1])
 
 
 def keygen(path: Path, kind: str = "ed25519", passphrase: str = "") -> str:

@@ -15,6 +15,7 @@ import time
 from hsops.agent.patch_copy import copy_tree
 from hsops.agent.patch_site import Site, remove_file, sha256, sync_folder, write_file
 
+_END_S = 5.0  # for a killed process to be gone; one that waits for a dead disk stays longer
 _TICK = 0.02  # s; change times come from a clock of a few milliseconds
 
 
@@ -96,12 +97,23 @@ class _Bytes:
 
 
 def kill_marked(name: str, value: str) -> None:
-    """End every process that has ``name=value`` in its environment."""
+    """End every process that has ``name=value`` in its environment; returns when they are gone, and write no more."""
     wanted = f"{name}={value}".encode()
+    until = time.monotonic() + _END_S
+    while (found := _with_environment(wanted)) and time.monotonic() < until:
+        for pid in found:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(_TICK)
+
+
+def _with_environment(wanted: bytes) -> list[int]:
+    found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
             if wanted in file.read().split(b"\0") and int(pid) != os.getpid():
-                os.kill(int(pid), signal.SIGKILL)
+                found.append(int(pid))
+    return found
 
 
 def _stats(root: str) -> dict[str, list[int]]:

@@ -1,12 +1,13 @@
 """Stands in front of the host's Python and lets ``dumps-send`` write only so much.
 
 The inventory names this script as the host's ``python``. Beside it lies ``gate.plan``: each call takes the first line,
-``hold N`` (after N bytes say nothing more) or ``cut N`` (after N bytes die) or ``slow N`` (N bytes a second); without
-a line everything passes.
+``hold N`` (after N bytes say nothing more) or ``cut N`` (after N bytes die) or ``slow N`` (N bytes a second) or
+``pause N`` (after N bytes wait for the file ``gate.go``); without a line everything passes.
 """
 
 import fcntl
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -36,6 +37,12 @@ def main() -> None:
         sys.stdout.buffer.flush()
         if mode == "hold":
             time.sleep(3600)
+        if mode == "pause":
+            while not Path(sys.argv[0]).with_name("gate.go").exists():
+                time.sleep(0.01)
+            shutil.copyfileobj(child.stdout, sys.stdout.buffer)
+            sys.stdout.buffer.flush()
+            os._exit(child.wait())
     finally:
         child.kill()
     os._exit(1)

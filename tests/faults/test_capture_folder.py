@@ -20,7 +20,7 @@ from hsops.payload.hsops_hs_dump.writer import Writer
 from hsops.verify.verify import verify
 from tests.unit.capture_parts import InMemory, manifest, new_writer, whole_pass
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 ROW = 3 * 4 * 4 + 8
 
 

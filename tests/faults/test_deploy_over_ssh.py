@@ -133,7 +133,7 @@ def test_the_client_is_killed_at_random_moments(remote: Remote) -> None:
         process = remote.start("--yes")
         time.sleep(whole * dice.uniform(0.3, 1.0))
         os.killpg(process.pid, signal.SIGKILL)
-        process.communicate(timeout=10)
+        process.communicate(timeout=60)
         wait_for_agents(remote.box)
         code, _, envelope = remote.run("--status")
         state = envelope["data"]["patches"][0]["state"]
@@ -149,7 +149,7 @@ def test_the_client_is_killed_at_random_moments(remote: Remote) -> None:
 
 def wait_for_agents(box: Box) -> None:
     """Until the host has noticed that the client is gone: it ends what the client had started."""
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while time.monotonic() < until:
         running = [p for p in psutil.process_iter(["cmdline"]) if str(box.state) in " ".join(p.info["cmdline"] or ())]
         if not running:

@@ -89,13 +89,14 @@ def test_a_source_that_changes_with_its_line_is_taken_anew(
     this_machine: HostSpec, gated: Gated, tmp_path: Path
 ) -> None:
     """The sample is extracted again while it is copied: the new content comes, never a mixture."""
-    here = place(gated(this_machine, "slow 4000000"), tmp_path, 3 * MIB)
+    here = place(gated(this_machine, f"pause {MIB}"), tmp_path, 3 * MIB)
     process = here.start_fetch()
     wait_for(lambda: received(here) > MIB // 2, "the first bytes")
     again = tmp_path / "again"
     sample = make_big(again, "s0", 3 * MIB, seed=1)
     (again / sample.file).rename(here.source / sample.file)
     rewrite(here.source, sample)
+    (tmp_path / "gate/gate.go").touch()
 
     data = envelope(process, 0)["data"]
 
@@ -106,11 +107,12 @@ def test_a_source_that_changes_with_its_line_is_taken_anew(
 
 def test_a_source_that_changes_without_a_line_is_told(this_machine: HostSpec, gated: Gated, tmp_path: Path) -> None:
     """Somebody writes into the dump on the host: exit 3 with its name, the others come."""
-    here = place(gated(this_machine, "slow 4000000"), tmp_path, 3 * MIB, 1000)
-    process = here.start_fetch()
+    here = place(gated(this_machine, f"pause {MIB}"), tmp_path, 3 * MIB, 1000)
+    process = here.start_fetch("--streams", "1")
     wait_for(lambda: received(here) > MIB // 2, "the first bytes")
     with (here.source / "s0.safetensors").open("ab") as file:
         file.write(b"more")
+    (tmp_path / "gate/gate.go").touch()
 
     data = envelope(process, 3)["data"]
 
@@ -173,12 +175,13 @@ def test_what_will_not_fit_is_refused_before_it_is_sent(this_machine: HostSpec, 
 @pytest.mark.usefixtures("small_disk")
 def test_a_disk_that_fills_up_meanwhile(this_machine: HostSpec, gated: Gated, tmp_path: Path) -> None:
     """It says so, keeps what is whole, and continues when there is room again."""
-    here = place(gated(this_machine, "slow 8000000"), tmp_path, 2 * MIB, 2 * MIB, 2 * MIB)
-    process = here.start_fetch()
+    here = place(gated(this_machine, f"pause {3 * MIB // 2}"), tmp_path, 2 * MIB, 2 * MIB, 2 * MIB)
+    process = here.start_fetch("--streams", "1")
     wait_for(lambda: received(here) > MIB, "the first bytes")
     ballast = here.to / ".ballast"
     with ballast.open("wb") as file:
         os.posix_fallocate(file.fileno(), 0, os.statvfs(here.to).f_bavail * 4096 - MIB)
+    (tmp_path / "gate/gate.go").touch()
 
     (error,) = envelope(process, 1)["errors"]
 
@@ -213,7 +216,7 @@ def test_ctrl_c_keeps_what_came(this_machine: HostSpec, gated: Gated, tmp_path: 
     started = time.monotonic()
     envelope(process, 130)
 
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 20  # a stream that says nothing is given up after 30 s
     here.assert_nothing_torn()
     missing = here.missing()
     assert here.fetch()["data"]["bytes_sent"] == missing

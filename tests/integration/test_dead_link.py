@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 import psutil
 import pytest
@@ -33,8 +33,8 @@ def server(new_server: ServerFactory) -> Server:
 
 @pytest.fixture
 def host(server: Server) -> Iterator[SshHost]:
-    """Its host, with a quick pulse."""
-    host = SshHost(server.spec, pulse=Pulse(every=0.3, lost_after=1.5))
+    """Its host, with a quick pulse that a busy machine still answers in time."""
+    host = SshHost(server.spec, pulse=Pulse(every=0.3, lost_after=5.0))
     yield host
     host.close()
 
@@ -43,7 +43,34 @@ def connections(server: Server) -> list[psutil.Process]:
     """sshd's processes that hold a connection."""
     running = sshd.status(server.folder)
     assert running
-    return [p for p in psutil.Process(running.pid).children(recursive=True) if p.name().startswith("sshd")]
+    found = []
+    for process in psutil.Process(running.pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # sshd's helpers come and go
+            if process.name().startswith("sshd"):
+                found.append(process)
+    return found
+
+
+def cut(server: Server) -> None:
+    """Kill the processes that hold a connection; the end of one may be another's."""
+    for process in connections(server):
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+@contextmanager
+def frozen(server: Server) -> Iterator[None]:
+    """The processes that hold a connection stand still."""
+    stopped = connections(server)
+    for process in stopped:
+        with suppress(psutil.NoSuchProcess):
+            process.suspend()
+    try:
+        yield
+    finally:
+        for process in stopped:
+            with suppress(psutil.NoSuchProcess):
+                process.resume()
 
 
 @pytest.mark.parametrize("command", [CHATTER, SILENCE], ids=["chatter", "silence"])
@@ -56,8 +83,7 @@ def test_a_killed_connection_is_an_error_and_the_next_call_works(
     with method(command, deadline=Deadline(idle=60, total=None)) as stream:  # type: ignore[attr-defined]
         pieces = iter(stream)
         pid = int(next(pieces).split()[0])
-        for process in connections(server):
-            process.kill()
+        cut(server)
         with pytest.raises(UnreachableError):
             for _ in pieces:
                 pass
@@ -80,50 +106,47 @@ def test_a_host_that_falls_silent_is_noticed(server: Server, host: SshHost) -> N
     with host.stream(SILENCE, deadline=Deadline(idle=300, total=None)) as stream:
         pieces = iter(stream)
         next(pieces)
-        frozen = connections(server)
-        for process in frozen:
-            process.suspend()
-        began = time.monotonic()
-        with pytest.raises(UnreachableError, match="lost"):
-            next(pieces)
+        with frozen(server):
+            began = time.monotonic()
+            with pytest.raises(UnreachableError, match="lost"):
+                next(pieces)
 
-    assert time.monotonic() - began < 30
-    for process in frozen:
-        process.resume()
+    assert time.monotonic() - began < 60
 
 
 def test_a_frozen_host_ends_a_new_call_at_its_connect_deadline(server: Server) -> None:
     """Opening a channel and starting a command have deadlines of their own, whatever the pulse."""
     host = SshHost(server.spec)
     host.run(Command(("true",)))
-    frozen = connections(server)
-    for process in frozen:
-        process.suspend()
-    began = time.monotonic()
-    with pytest.raises(UnreachableError):
+    with frozen(server), pytest.raises(UnreachableError, match=r"within 1 s"):
         host.run(Command(("true",)), deadline=Deadline(connect=1))
-
-    assert time.monotonic() - began < 15
-    for process in frozen:
-        process.resume()
     host.close()
 
 
-def test_a_healthy_link_outlives_many_pulses(host: SshHost) -> None:
-    """An idle connection outlives many pulses."""
-    host.run(Command(("true",)))
-    link = host._link
-    with host.stream(sh("sleep 3; echo done")) as stream:
-        assert b"".join(stream) == b"done\n"
+def test_a_healthy_link_outlives_many_pulses(server: Server) -> None:
+    """A command that says nothing meanwhile: each pulse is answered, and the connection stays."""
+    host = SshHost(server.spec, pulse=Pulse(every=0.1, lost_after=30.0))
+    with host.stream(sh("echo; read -r _; echo done"), talk=True) as stream:
+        pieces = iter(stream)
+        assert next(pieces) == b"\n"
+        link, answers = host._link, set[float]()
+        assert link
+        until = time.monotonic() + 60
+        while len(answers) < 20:
+            assert time.monotonic() < until
+            answers.add(link._answered)
+            time.sleep(0.02)
+        stream.say(b"\n", Deadline())
+        assert next(pieces) == b"done\n"
 
     assert host._link is link
+    host.close()
 
 
 def test_the_tunnel_heals(server: Server, host: SshHost) -> None:
     """A client of a dead connection is cut off; the next one gets a new connection."""
     with host.tunnel(server.port) as port:
-        for process in connections(server):
-            process.kill()
+        cut(server)
         until = time.monotonic() + 30
         greeting = b""
         while not greeting and time.monotonic() < until:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 
 from hsops.deploy.payload import PACKAGE
@@ -63,11 +65,19 @@ class Host:
             command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60, check=False, env=run_dir()
         )
         assert done.returncode == 0, done.stdout + done.stderr
+        self._wait_for_notes()
         log = self._log.read_bytes()[before:].decode()
         asked = [json.loads(line)["verb"] for line in (self._folder / "asked").read_text().splitlines()]
         starts = len((self._folder / "starts").read_text().splitlines())
         said = (self._folder / "said").stat().st_size
         return Count(log.count("Accepted publickey"), log.count("Starting session"), starts, asked, said)
+
+    def _wait_for_notes(self) -> None:
+        """A tee hands on before it notes: the notes are whole when it has ended."""
+        until, mine = time.monotonic() + 60, {str(self._folder / name) for name in ("asked", "said")}
+        while any(mine & set(one.info["cmdline"] or ()) for one in psutil.process_iter(["cmdline"])):
+            assert time.monotonic() < until
+            time.sleep(0.02)
 
     def stamps(self) -> dict[Path, tuple[int, int, int]]:
         """How to see that nothing was written."""

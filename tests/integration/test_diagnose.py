@@ -85,7 +85,7 @@ def settled(run: Run, ranks: tuple[str, ...]) -> bool:
     return len(tree) == len(ranks) and set(living) == set(wanted) and stopped
 
 
-def wait(happened: Callable[[], bool], seconds: float = 20.0) -> None:
+def wait(happened: Callable[[], bool], seconds: float = 60.0) -> None:
     """Until it has happened."""
     until = time.monotonic() + seconds
     while not happened():
@@ -125,7 +125,8 @@ def test_an_idle_poll_is_not_a_hang(start: Start) -> None:
     raw = look()
 
     found = verdict(raw, run)
-    assert ranks_of(raw)[0]["strace"]["calls"] > 1000
+    traced = ranks_of(raw)[0]["strace"]
+    assert traced["calls"] / traced["seconds"] > 300  # a busy wait makes fewer
     assert not found.hung, found
 
 
@@ -215,7 +216,8 @@ def test_killing_the_agent_while_it_traces_frees_the_rank(start: Start, tmp_path
     (rank,) = [p.pid for p in procs.tree(run.pid) if p.comm == "sglang::schedul"]
     zipapp = tmp_path / "agent.pyz"
     zipapp.write_bytes(build())
-    request = json.dumps({"protocol": 1, "params": {"pid": run.pid, "port": run.port, "log": run.log}})
+    params = {"pid": run.pid, "port": run.port, "log": run.log, "budget_s": 60}
+    request = json.dumps({"protocol": 1, "params": params})
     agent = subprocess.Popen([sys.executable, "-I", str(zipapp), "probe"], stdin=subprocess.PIPE, text=True)
     assert agent.stdin
     agent.stdin.write(request)

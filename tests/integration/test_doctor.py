@@ -108,15 +108,11 @@ def test_a_tool_that_hangs_holds_nothing_up(tmp_path: Path, monkeypatch: pytest.
     agent = Agent(LocalHost("here"), python=sys.executable, state_dir=str(tmp_path / "state"))
     began = time.monotonic()
 
-    raw = agent.call("doctor", dumps=str(tmp_path), servers=[], look_s=1.0)
+    raw = agent.call("doctor", dumps=str(tmp_path), servers=[], look_s=3.0)
 
+    late = {one["look"] for one in raw["could_not"] if one["why"] == "timed-out"}
     assert time.monotonic() - began < 30  # not the minute that the tool takes
-    assert {one["look"] for one in raw["could_not"] if one["why"] == "timed-out"} == {
-        "gpus",
-        "cuda",
-        "peers",
-        "holders",
-    }
+    assert late >= {"gpus", "cuda", "peers", "holders"}
     assert raw["hello"]["python"] and raw[f"folder {tmp_path}"]["writable"]
 
 

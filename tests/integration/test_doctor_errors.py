@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hsops.core.inventory import HostSpec
-from tests.hosts import Server, run_dir
+from tests.hosts import Server, closed_port, run_dir
 
 WriteInventory = Callable[..., Path]
 
@@ -45,13 +45,12 @@ def test_a_reachable_host_is_fine(sshd_host: HostSpec, write_inventory: WriteInv
 
 def test_an_unreachable_host_is_exit_5(server: Server, write_inventory: WriteInventory, tmp_path: Path) -> None:
     """Nothing listens on its port."""
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-    text = (server.folder / "ssh_config").read_text().replace(f"Port {server.port}", f"Port {port}")
-    (tmp_path / "config").write_text(text)
-    inventory = write_inventory(server.spec.model_copy(update={"ssh_config": str(tmp_path / "config")}))
+    with closed_port() as port:
+        text = (server.folder / "ssh_config").read_text().replace(f"Port {server.port}", f"Port {port}")
+        (tmp_path / "config").write_text(text)
+        inventory = write_inventory(server.spec.model_copy(update={"ssh_config": str(tmp_path / "config")}))
 
-    done, machine = doctor(inventory), doctor(inventory, "--json")
+        done, machine = doctor(inventory), doctor(inventory, "--json")
 
     assert (done.returncode, machine.returncode) == (5, 5)
     assert f"{server.spec.name}: nothing listens on 127.0.0.1:{port}" in done.stderr

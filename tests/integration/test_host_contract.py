@@ -169,21 +169,24 @@ def test_output_comes_as_it_is_written(start: Start) -> None:
         assert next(iter(stream)) == b"first\n"
 
 
+DRIP = "for i in 1 2 3 4 5 6 7 8 9 10 11; do echo x; sleep 0.25; done"
+
+
 def test_silence_ends_at_the_idle_deadline(start: Start) -> None:
-    """Output restarts that clock: four lines 0.4 s apart pass an idle deadline of 1.2 s, then silence does not."""
-    with start(sh("for i in 1 2 3 4; do echo $i; sleep 0.4; done; exec sleep 600"), deadline=Deadline(idle=1.2)) as s:
+    """Output restarts that clock: lines 0.25 s apart outlast an idle deadline of 2.5 s, then silence does not."""
+    with start(sh(f"{DRIP}; exec sleep 600"), deadline=Deadline(idle=2.5)) as s:
         got: list[bytes] = []
-        with pytest.raises(DeadlineError, match=r"1\.2 s"):
+        with pytest.raises(DeadlineError, match=r"2\.5 s"):
             got.extend(s)
 
-    assert b"".join(got) == b"1\n2\n3\n4\n"
+    assert b"".join(got) == b"x\n" * 11
 
 
 def test_stderr_counts_as_a_sign_of_life(start: Start) -> None:
     """A command that only logs is not idle."""
-    done = drain(start(sh("for i in 1 2 3 4; do echo $i >&2; sleep 0.4; done"), deadline=Deadline(idle=1.2)))
+    done = drain(start(sh(f"({DRIP}) >&2"), deadline=Deadline(idle=2.5)))
 
-    assert done.stderr == b"1\n2\n3\n4\n"
+    assert done.stderr == b"x\n" * 11
 
 
 def test_chatter_ends_at_the_total_deadline(start: Start) -> None:
@@ -231,7 +234,8 @@ def test_a_command_may_end_in_its_own_way(start: Start, tmp_path: Path) -> None:
 
 def test_what_starts_a_session_of_its_own_stays(start: Start) -> None:
     """That is how a server outlives the call that launched it."""
-    with start(sh("setsid sleep 600 >/dev/null 2>&1 </dev/null & echo $!; exec sleep 600")) as stream:
+    script = "echo $$; exec sleep 600 >/dev/null 2>&1 </dev/null"  # it has its session when it says its pid
+    with start(sh(f"setsid sh -c '{script}' & exec sleep 600")) as stream:
         pid = first_number(stream)
 
     server = psutil.Process(pid)

@@ -23,7 +23,7 @@ from hsops.core.errors import (
 )
 from hsops.core.inventory import HostSpec
 from hsops.remote.connect import connect
-from tests.hosts import Change, Server, ServerFactory, keygen
+from tests.hosts import Change, Server, ServerFactory, closed_port, keygen
 
 TRUE = Command(("true",))
 
@@ -91,10 +91,7 @@ def test_a_host_that_never_speaks_ends_at_the_connect_deadline(
 
 def test_a_closed_port_is_unreachable(change: Change, reach: Callable[..., None]) -> None:
     """Nothing listens."""
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-
-    with pytest.raises(UnreachableError, match=r"[Cc]onnection refused"):
+    with closed_port() as port, pytest.raises(UnreachableError, match=r"[Cc]onnection refused"):
         reach(change(Port=str(port)))
 
 

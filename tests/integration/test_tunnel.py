@@ -6,8 +6,9 @@ import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import httpx
 import psutil
@@ -16,6 +17,7 @@ import pytest
 from hsops.core.inventory import HostSpec
 from hsops.remote.agent import Agent
 from hsops.remote.connect import connect
+from tests.hosts import closed_port
 
 BIG = 3 << 20
 
@@ -115,17 +117,13 @@ def test_half_close_is_passed_on(host: Agent) -> None:
         thread.join()
 
 
-def free_port() -> int:
-    """A port on which nothing listens."""
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def test_a_refused_port_is_a_refused_or_closed_connection(host: Agent, capfd: pytest.CaptureFixture[str]) -> None:
     """What a server that is still starting looks like; no thread complains on stderr."""
-    with host.tunnel(free_port()) as port, pytest.raises(httpx.TransportError):
+    with (
+        closed_port() as closed,
+        host.tunnel(closed) as port,
+        pytest.raises(httpx.TransportError),
+    ):
         httpx.get(f"http://127.0.0.1:{port}", timeout=30)
 
     assert capfd.readouterr().err == ""
@@ -133,11 +131,12 @@ def test_a_refused_port_is_a_refused_or_closed_connection(host: Agent, capfd: py
 
 def test_the_tunnel_serves_once_the_port_opens(host: Agent) -> None:
     """The same tunnel, refused before, works afterwards."""
-    wanted = free_port()
-    with host.tunnel(wanted) as port:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Echo, bind_and_activate=False)
+    server.server_bind()  # the port is taken, and refuses whoever comes until the server listens
+    with host.tunnel(server.server_port) as port:
         with pytest.raises(httpx.TransportError):
             httpx.get(f"http://127.0.0.1:{port}", timeout=30)
-        server = ThreadingHTTPServer(("127.0.0.1", wanted), Echo)
+        server.server_activate()
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
@@ -172,10 +171,12 @@ def relays() -> list[psutil.Process]:
 
 
 @pytest.mark.parametrize("ssh", ["local", ""])
-def test_a_relay_that_dies_breaks_its_connections_and_the_next_one_works(ssh: str, sshd_host: HostSpec) -> None:
+def test_a_relay_that_dies_breaks_its_connections_and_the_next_one_works(
+    ssh: str, sshd_host: HostSpec, tmp_path: Path
+) -> None:
     """Whoever waits is told, and the same port leads there again."""
     spec = sshd_host.model_copy(
-        update={"via": ("env",), "ssh": ssh or sshd_host.ssh, "state_dir": f"{sshd_host.state_dir}-r"}
+        update={"via": ("env",), "ssh": ssh or sshd_host.ssh, "state_dir": str(tmp_path / "state")}
     )
     with (
         socket.create_server(("127.0.0.1", 0)) as cut,

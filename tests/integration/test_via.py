@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,10 +116,12 @@ def test_a_command_ends_in_there_when_its_client_leaves(box: Box) -> None:
     host = connect(box.spec)
     with host.stream(Command(("sh", "-c", "echo here; exec sleep 1234"))) as stream:
         assert b"".join(_until(iter(stream), b"here\n"))
-        running = {pid: _words(pid) for pid in box.container.pids()}
+        until = time.monotonic() + 30
+        while "sleep 1234 " not in (running := {pid: _words(pid) for pid in box.container.pids()}).values():
+            assert time.monotonic() < until, running  # it says "here" just before it becomes the sleep
+            time.sleep(0.01)
     host.close()
 
-    assert "sleep 1234 " in running.values()
     assert all(wait_gone(pid) for pid in running)
 
 

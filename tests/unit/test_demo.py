@@ -26,7 +26,7 @@ def test_stdout_is_left_to_json(aside: bool, tmp_path: Path, capfd: pytest.Captu
 def test_an_act_ends_with_the_demo_that_was_killed() -> None:
     """SIGKILL gives the demo no chance to end its act; the kernel interrupts it."""
     read, write = os.pipe()
-    act = "import os, sys, time; os.write(int(sys.argv[1]), b'x'); time.sleep(60)"
+    act = "import os, sys, time; os.write(int(sys.argv[1]), b'x'); time.sleep(600)"
     teller = (
         "import subprocess, sys\n"
         "from hsops.demo.story import end_with_parent\n"
