@@ -75,7 +75,8 @@ def apply(params: dict[str, Any]) -> dict[str, Any]:
     null to remove, ``mode``, ``before_sha256`` or null, optional ``original_b64`` or null: what a revert brings back,
     when that is not what lies there now, optional ``exact``: the mode counts too, else a file keeps its own}]; optional
     ``expect``, see ``patch_plan.unexpected``, with ``exact``: also when somebody did the same in between; and ``lock``,
-    see ``lock.held``. The result's ``already``: somebody did.
+    see ``lock.held``. The result's ``already``: somebody did, and ``since`` when;
+    ``runs``: ``runs.loaded``, after the change.
 
     Raises:
         Refusal: ``no-sglang``, ``not-importable``, ``escapes-root``, ``changed-meanwhile``, ``conflict``,
@@ -87,7 +88,9 @@ def apply(params: dict[str, Any]) -> dict[str, Any]:
         _recover(params["state_dir"], site)
         store = Store(params["state_dir"], params["patch"], site, fence=held.check)
         if _done_by_another(params, store, sglang["version"]):
-            return {"changed": [], "identity": params["identity"], "already": True}
+            since = (store.record() or {}).get("applied", 0.0)
+            told = {"changed": [], "identity": params["identity"], "runs": _loaded(params, site)}
+            return {**told, "already": True, "since": since}
         _check_expected(params, store, sglang["version"])
         patch_plan.check(edits, site)
         _check_owners(params, site, edits)
@@ -108,7 +111,7 @@ def apply(params: dict[str, Any]) -> dict[str, Any]:
         store.told = _audited("deploy", params, before, params["identity"], site)
         _carry_out(store, changes, record, make=[f for f in folders if not os.path.isdir(site.path(f))])
         changed = [change["path"] for change in changes]
-        return {"changed": changed, "identity": params["identity"], "runs": _loaded(params)}
+        return {"changed": changed, "identity": params["identity"], "runs": _loaded(params, site)}
 
 
 def revert(params: dict[str, Any]) -> dict[str, Any]:
@@ -139,7 +142,7 @@ def revert(params: dict[str, Any]) -> dict[str, Any]:
         _carry_out(store, changes, None, remove=record["folders"][::-1])
         left = [folder for folder in record["folders"] if os.path.isdir(site.path(folder))]
         changed = [change["path"] for change in changes]
-        return {"changed": changed, "left": left, "identity": record["identity"], "runs": _loaded(params)}
+        return {"changed": changed, "left": left, "identity": record["identity"], "runs": _loaded(params, site)}
 
 
 def rehearse(params: dict[str, Any]) -> dict[str, Any]:
@@ -250,12 +253,12 @@ def _check_owners(params: dict[str, Any], site: Site, edits: list[patch_plan.Edi
         raise Refusal("conflict", f"patch {name!r} already changes {', '.join(shared)}", patch=name, files=shared)
 
 
-def _loaded(params: dict[str, Any]) -> list[dict[str, Any]]:
+def _loaded(params: dict[str, Any], site: Site) -> list[dict[str, Any]]:
     """The servers that run now, with what they have loaded. It is no reason to fail a change that stands."""
     from hsops.agent import runs
 
     try:
-        return runs.loaded(params)
+        return runs.loaded(params, site.root)
     except OSError:
         return []
 

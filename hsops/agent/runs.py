@@ -56,6 +56,7 @@ def start(params: "dict[str, Any]") -> "dict[str, Any]":
             "port": port,
             "dump_dir": dump_dir,
             "sglang": sglang["version"] or "",
+            "site": sglang["site"] or "",
             **{name: params[name] for name in ("server", "model", "tp", "spec_hash", "patches")},
         }
         held.check()
@@ -90,10 +91,20 @@ def _taken(dump_dir: str, who: str) -> Refusal:
     return Refusal("dump-dir-taken", f"{who} writes dumps into {dump_dir}", path=dump_dir, by=who)
 
 
-def loaded(params: "dict[str, Any]") -> "list[dict[str, Any]]":
-    """What the running servers have loaded: ``id``, ``server``, ``patches`` {name: identity}, each."""
+def loaded(params: "dict[str, Any]", root: str) -> "list[dict[str, Any]]":
+    """What the running servers have loaded: ``id``, ``server``, ``patches`` {name: identity}, ``created``, and
+    ``reads``: whether they read files below ``root``, as far as can be told."""
     alive = [run.read("spec.json") for run in all_runs(runs_folder(params)) if run.running()]
-    return [{name: spec.get(name) for name in ("id", "server", "patches")} for spec in alive]
+    told = ("id", "server", "patches", "created")
+    return [{**{name: spec.get(name) for name in told}, "reads": _reads(spec, root)} for spec in alive]
+
+
+def _reads(spec: "dict[str, Any]", root: str) -> bool:
+    """SGLang, or a path that the command line or PYTHONPATH names, lies below ``root`` or has it below itself."""
+    named = [spec.get("site", root), *(spec.get("env") or {}).get("PYTHONPATH", "").split(":")]
+    named += [word.rpartition("=")[2] for word in spec.get("argv") or ()]
+    both = [(os.path.realpath(path) + "/", root + "/") for path in named if path.startswith("/")]
+    return any(one.startswith(other) or other.startswith(one) for one, other in both)
 
 
 def _refuse_changed(params: "dict[str, Any]") -> None:
@@ -107,7 +118,10 @@ def _refuse_changed(params: "dict[str, Any]") -> None:
 
 
 def list_runs(params: "dict[str, Any]") -> "dict[str, Any]":
-    """Runs, newest first. ``params``: server or None; limit; alive: only those whose server is there."""
+    """Runs, newest first. ``params``: server or None; limit; alive: only those whose server is there; or ``loaded``, a
+    folder: what those have loaded, see there."""
+    if "loaded" in params:
+        return {"runs": loaded(params, params["loaded"])}
     wanted = params.get("server")
     found: list[dict[str, Any]] = []
     snapshot = procs.Snapshot()

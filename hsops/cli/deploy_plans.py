@@ -39,14 +39,14 @@ def kept(session: Session, wish: Wish) -> tuple[Wish, dict[str, Callable[[], lis
 
 def _still_so(session: Session, entries: list[Entry], wish: Wish) -> list[Row]:
     from hsops.deploy import do
+    from hsops.deploy.stale import stale_runs
     from hsops.render.deploy import Row
 
     rows = []
     for entry in entries:
         agent = session.agent(entry.host)
         do.check_fresh(agent, entry.plan)
-        stale = do.stale_runs(agent, entry.plan.patch, "" if wish.revert else entry.plan.identity)
-        rows.append(Row(entry.host, entry.plan, stale))
+        rows.append(Row(entry.host, entry.plan, stale_runs(agent, entry.plan, revert=wish.revert)))
     return rows
 
 
@@ -89,7 +89,7 @@ def _rows_of(session: Session, targets: list[Target], wish: Wish) -> list[Row]:
 
 
 def _rows(session: Session, target: Target, wish: Wish) -> list[Row]:
-    from hsops.deploy import do
+    from hsops.deploy.stale import stale_runs
     from hsops.render.deploy import Row
 
     agent = session.agent(target.host)
@@ -99,11 +99,7 @@ def _rows(session: Session, target: Target, wish: Wish) -> list[Row]:
         if not isinstance(error, ConfigError):  # that is of a file here
             error.host = error.host or target.host.name
         raise
-    rows = []
-    for planned in plans:
-        stale = do.stale_runs(agent, target.patch, "" if wish.revert else planned.identity)
-        rows.append(Row(target.host.name, planned, stale))
-    return rows
+    return [Row(target.host.name, one, stale_runs(agent, one, revert=wish.revert)) for one in plans]
 
 
 def _wanted(session: Session, agent: Agent, target: Target, wish: Wish) -> Plan:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,33 +20,14 @@ from hsops.deploy.parts import ScriptParts
 from hsops.deploy.plan import READ
 from hsops.deploy.planned import Plan
 from hsops.deploy.refusals import explained
+from hsops.deploy.stale import StaleRun, judge
 from hsops.payload.hsops_hs_dump.strategy import HOOK_FLAG
 from hsops.remote import lock as lock_
 from hsops.remote.agent import Agent
 from hsops.remote.lock import Lock
-from hsops.remote.runs import list_runs
 
 SHOWN = 5  # differences that a message names
 CHANGE = Deadline(idle=60.0, total=180.0)
-
-
-@dataclass(frozen=True, slots=True)
-class StaleRun:
-    """A server that has another version of a patch loaded than lies there: code is read when a server starts.
-
-    Args:
-        run, server: its run's id, its name in the inventory.
-        patch, identity: what it has loaded.
-    """
-
-    run: str
-    server: str
-    patch: str
-    identity: str
-
-    def __str__(self) -> str:
-        again = f"hsops launch {self.server} --replace"
-        return f"run {self.run} of {self.server} still runs {self.patch} {self.identity}; relaunch: {again}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,17 +202,6 @@ def check_fresh(agent: Agent, plan: Plan) -> None:
         )
 
 
-def stale_runs(agent: Agent, patch: str, identity: str) -> tuple[StaleRun, ...]:
-    """Servers that run with another version of the patch loaded; ``identity`` empty: with any."""
-    alive = list_runs(agent, alive=True, limit=1000)
-    return _stale([{"id": run.id, "server": run.server, "patches": run.patches} for run in alive], patch, identity)
-
-
-def _stale(runs: Iterable[Mapping[str, Any]], patch: str, identity: str) -> tuple[StaleRun, ...]:
-    loaded = [(run, (run["patches"] or {}).get(patch, identity)) for run in runs]
-    return tuple(StaleRun(run["id"], run["server"], patch, held) for run, held in loaded if held != identity)
-
-
 def _change(lock: Lock, verb: str, what: str, **params: Any) -> Done:
     started = time.monotonic()
     try:
@@ -241,12 +212,13 @@ def _change(lock: Lock, verb: str, what: str, **params: Any) -> Done:
         error.fix = error.fix or "hsops deploy --status: what is half done there is undone or completed first"
         raise
     seconds, wanted = time.monotonic() - started, str(params.get("identity", ""))  # a revert wants none
+    since = math.inf if result["changed"] else result.get("since", 0.0)
     return Done(
         tuple(result["changed"]),
         tuple(result.get("left", ())),
         seconds,
         result.get("already", False),
-        _stale(result.get("runs", ()), str(params["patch"]), wanted),
+        judge(result.get("runs", ()), str(params["patch"]), wanted, since),
     )
 
 

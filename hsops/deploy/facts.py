@@ -50,6 +50,7 @@ class Seen:
         serial: of the host's record of the patch; None: no record.
         read: which files were asked for; ``folder/*.py`` is possible.
         files: path -> sha256 of what is there; None: no file.
+        applied: when the record of ``serial`` was made, by the host's clock; 0: no record.
     """
 
     machine: str = ""
@@ -59,6 +60,7 @@ class Seen:
     serial: str | None = None
     read: tuple[str, ...] = ()
     files: dict[str, str | None] = field(default_factory=dict)
+    applied: float = 0.0
 
     def expect(self) -> dict[str, Any] | None:
         """The same for the agent, to be checked under its lock."""
@@ -145,6 +147,7 @@ def parse(raw: dict[str, Any], patch: str, read: Sequence[str] = ()) -> Facts:
             state_dir=raw["state_dir"],
             sglang=raw["sglang"]["version"] or "",
             serial=told.get("serial"),
+            applied=told.get("applied", 0.0),
             read=tuple(read),
             files={path: found and found["sha256"] for path, found in raw["files"].items()},
         ),

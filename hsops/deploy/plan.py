@@ -81,7 +81,7 @@ def status(facts: Facts, wanted: Payload) -> Plan:
     """How the patch stands, with no action and no objection."""
     state, reason = state_of(facts, wanted.identity)
     identity = facts.recorded.identity
-    return Plan(wanted.name, identity, facts.recorded.options, state, reason, facts.version, ())
+    return Plan(wanted.name, identity, facts.recorded.options, state, reason, facts.version, (), seen=facts.seen)
 
 
 def state_of(facts: Facts, identity: str) -> tuple[str, str]:

@@ -7,9 +7,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from hsops.core.units import size
-from hsops.deploy.do import Done, StaleRun
+from hsops.deploy.do import Done
 from hsops.deploy.payload import PACKAGE
 from hsops.deploy.planned import Action, Plan
+from hsops.deploy.stale import StaleRun
 
 WIDTH = 58
 

@@ -37,7 +37,8 @@ def told(host: PracticeHost, *words: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("method", ["source", "hook"])
 def test_a_server_with_old_code_is_named(method: str, host: PracticeHost) -> None:
-    """After another deploy, by a check, and after a revert; one that has the new code, or none of it, is not."""
+    """After another deploy, by a check, and after a revert, also when its server does not list the patch but reads the
+    files; one that has the new code, or reads none of it, is not."""
     text = host.inventory.read_text().replace("boundaries:", f"method: {method}, boundaries:")
     host.inventory.write_text(text)
     first = told(host)["identity"]
@@ -61,11 +62,16 @@ def test_a_server_with_old_code_is_named(method: str, host: PracticeHost) -> Non
             host.agent().call("run-stop", run=run, grace=0.0)
 
     stale = {"run": old, "server": "tiny", "patch": "hs-dump", "identity": first}
-    words = f"run {old} of tiny still runs hs-dump {first}; relaunch: hsops launch tiny --replace"
+    reader = [{"run": other, "server": "bare", "patch": "hs-dump", "identity": ""}] * (method == "source")
+    words = [f"run {old} of tiny still runs hs-dump {first}; relaunch: hsops launch tiny --replace"]
+    if reader:
+        said = f"run {other} of bare still runs the files from before hs-dump changed; relaunch: hsops launch bare"
+        words.append(f"{said} --replace")
     assert unchanged["stale_runs"] == [] and unchanged["state"] == "applied"
-    assert check["stale_runs"] == second["stale_runs"] == same["stale_runs"] == [stale]
-    assert second["done"] and second["warnings"] == [words] and words in shown
-    assert sorted(one["run"] for one in reverted["stale_runs"]) == sorted([old, new])
+    for told_of in (check, second, same):
+        assert sorted(told_of["stale_runs"], key=lambda one: str(one["server"]), reverse=True) == [stale, *reader]
+    assert second["done"] and sorted(second["warnings"]) == sorted(words) and all(line in shown for line in words)
+    assert sorted(one["run"] for one in reverted["stale_runs"]) == sorted([old, new, *(one["run"] for one in reader)])
 
 
 def test_it_is_said_to_people_after_the_change(host: PracticeHost) -> None:

@@ -1,0 +1,76 @@
+"""Which running servers have code loaded that is not there any more."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hsops.agent.runs import _reads
+from hsops.deploy.stale import judge
+
+
+def run(**told: Any) -> dict[str, Any]:
+    """A run as the agent tells it."""
+    return {"id": "r", "server": "s", "patches": {}, "created": 100.0, "reads": True, **told}
+
+
+@pytest.mark.parametrize(
+    "told,since,named",
+    [
+        ({"patches": {"p": "new"}}, math.inf, None),
+        ({"patches": {"p": "old"}}, 0.0, "old"),
+        ({"patches": {"p": "old"}, "reads": False}, 0.0, "old"),
+        ({}, math.inf, ""),
+        ({"patches": None}, math.inf, ""),
+        ({"patches": {"q": "new"}}, 101.0, ""),
+        ({}, 99.0, None),
+        ({}, 0.0, None),
+        ({"reads": False}, math.inf, None),
+        ({"created": None}, 99.0, ""),
+    ],
+)
+def test_who_started_before_the_change_and_reads_it_is_named(
+    told: dict[str, Any], since: float, named: str | None
+) -> None:
+    """A server that lists the patch by its version, any other one by time and folder."""
+    found = judge([run(**told)], "p", "new", since)
+
+    assert [one.identity for one in found] == ([] if named is None else [named])
+
+
+def test_after_a_revert_every_version_is_old() -> None:
+    """Nothing of the patch lies there any more."""
+    assert [one.identity for one in judge([run(patches={"p": "1"})], "p", "", math.inf)] == ["1"]
+
+
+@pytest.mark.parametrize(
+    "spec,reads",
+    [
+        ({"site": "/v/site-packages"}, True),
+        ({"site": "/v/site-packages/"}, True),
+        ({"site": "/v"}, True),
+        ({"site": "/v/site-packages-2"}, False),
+        ({"site": "/w/site-packages"}, False),
+        ({"site": ""}, False),
+        ({}, True),
+        ({"site": "/w", "argv": ["python", "--model-path", "/v/site-packages/m"]}, True),
+        ({"site": "/w", "argv": ["python", "--model-path=/v/site-packages/m"]}, True),
+        ({"site": "/w", "argv": ["python", "v/site-packages"]}, False),
+        ({"site": "/w", "env": {"PYTHONPATH": "/x:/v/site-packages/mine"}}, True),
+        ({"site": "/w", "env": {"PYTHONPATH": "", "HOME": "/v/site-packages"}}, False),
+    ],
+)
+def test_a_server_reads_a_folder_that_it_names(spec: dict[str, Any], reads: bool) -> None:
+    """SGLang's, or one of its command line or PYTHONPATH, above or below; one that an older hsops started: perhaps."""
+    assert _reads(spec, "/v/site-packages") is reads
+
+
+def test_links_lead_to_the_same_folder(tmp_path: Path) -> None:
+    """A model folder is often one."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+
+    assert _reads({"site": "/w", "argv": [str(tmp_path / "link/m")]}, str(tmp_path / "real"))
