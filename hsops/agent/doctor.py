@@ -41,6 +41,7 @@ def doctor(params: "dict[str, Any]") -> "dict[str, Any]":
         "tools": lambda: {name: shutil.which(name) for name in ("strace", "nvidia-smi")},
         "kernel": kernel,
         "memory": probe_host.memory,
+        "state": lambda: probe_host.mount(params["state_dir"]),
         "messages": probe_host.kernel_log,
         "pci": doctor_pci.look,
         "gpus": lambda: doctor_gpus.gpus(tool),

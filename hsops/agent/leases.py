@@ -8,6 +8,7 @@ power cut.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import secrets
@@ -50,6 +51,8 @@ def claim(folder: str, lease: dict[str, Any]) -> bool:
         os.link(temporary, path(folder, lease["n"]))
     except FileExistsError:
         return False
+    except OSError as error:
+        raise no_lock(folder, "link", error) from None
     finally:
         os.unlink(temporary)
     for name in os.listdir(folder):  # what is over, and what a kill left
@@ -58,6 +61,14 @@ def claim(folder: str, lease: dict[str, Any]) -> bool:
             if _number(name) < lease["n"] and (_number(name) or time.time() - os.stat(old).st_mtime > TTL_S):
                 os.unlink(old)
     return highest(folder) == int(lease["n"])  # not so when it was stopped here, and n was made and removed meanwhile
+
+
+def no_lock(folder: str, what: str, error: OSError) -> Exception:
+    """What it means that the file system refuses to ``what``: nobody can be kept out. Any other ``error`` as it is."""
+    if error.errno not in (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL, errno.EMLINK):
+        return error
+    said = f"{folder} lies on a file system on which there can be no lock ({what}: {error.strerror})"
+    return Refusal("no-lock", said, path=folder)
 
 
 def current(folder: str) -> tuple[int, dict[str, Any] | None]:

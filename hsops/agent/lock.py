@@ -109,7 +109,8 @@ def held(params: dict[str, Any]) -> Iterator[Held]:
 
     Raises:
         Refusal: ``locked``, with ``detail.holder``: who has it (``leases.told``); ``lock-lost``: it was kept, and has
-            expired or was taken away since; ``not-ended``: the last holder's process outlives SIGKILL.
+            expired or was taken away since; ``not-ended``: the last holder's process outlives SIGKILL; ``no-lock``:
+            the file system knows no hard links.
     """
     said, folder = asked(params), leases.folder_of(params["state_dir"])
     mine = _again(folder, said) if said.get("held") else _take(folder, said)
@@ -133,14 +134,14 @@ def exclusive(folder: str, params: dict[str, Any], mine: Held | None = None) -> 
         mine: the host's lock, when it is held.
 
     Raises:
-        Refusal: ``locked``; ``lock-lost`` with ``mine``.
+        Refusal: ``locked``; ``lock-lost`` with ``mine``; ``no-lock``: the file system knows no locks.
     """
     os.makedirs(folder, mode=0o700, exist_ok=True)
     handle = os.open(os.path.join(folder, ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     wait, began = float(params.get("lock_wait", WAIT_S)), time.monotonic()
     try:
         until = _Patience(max(wait, _LOOK_S))
-        while not _flocked(handle):
+        while not _flocked(handle, folder):
             if mine:
                 mine.check()
             other = _other(params)
@@ -151,11 +152,13 @@ def exclusive(folder: str, params: dict[str, Any], mine: Held | None = None) -> 
         os.close(handle)
 
 
-def _flocked(handle: int) -> bool:
+def _flocked(handle: int, folder: str) -> bool:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    except OSError as error:
+        raise leases.no_lock(folder, "flock", error) from None
     return True
 
 

@@ -11,6 +11,7 @@ from hsops.agent.probe_tools import CouldNot, denied
 
 _GPU_FIELDS = "index,utilization.gpu,memory.used,memory.total,power.draw,power.limit"
 _KILLED = re.compile(r"Killed process (\d+) \(([^)]*)\)")
+_OCTAL = re.compile(r"\\([0-7]{3})")
 _XID = re.compile(r"NVRM: Xid.*")
 
 
@@ -69,6 +70,20 @@ def folder(path: str) -> "dict[str, Any]":
         "total": stat.f_blocks * stat.f_frsize,
         "writable": os.path.isdir(nearest) and os.access(nearest, os.W_OK | os.X_OK) and not stat.f_flag & os.ST_RDONLY,
     }
+
+
+def mount(path: str) -> "dict[str, str]":
+    """What ``path`` lies on, or will: ``type``, ``source`` and ``options`` of the file system."""
+    real = os.path.realpath(os.path.expanduser(path)) + "/"
+    found, at = {"path": path, "type": "", "source": "", "options": ""}, ""
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+        for line in file:
+            where, _, what = line.rstrip("\n").partition(" - ")
+            point = _OCTAL.sub(lambda match: chr(int(match[1], 8)), where.split(" ")[4]).rstrip("/") + "/"
+            if real.startswith(point) and len(point) >= len(at):  # the last of equals lies on top
+                kind, source, options = what.split(" ", 2)
+                at, found = point, {"path": path, "type": kind, "source": source, "options": options}
+    return found
 
 
 def gpus(timeout: float) -> "list[dict[str, float]]":

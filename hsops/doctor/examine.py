@@ -28,6 +28,7 @@ RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     rules_host.ports,
     rules_host.strangers,
     rules_host.room,
+    rules_host.state,
     rules_host.limits,
     rules_host.insight,
     rules_host.clock,

@@ -13,6 +13,9 @@ _ROOM_FLOOR = 1 << 30
 _CACHE_FLOOR = 5 << 30
 _NOFILE = 65535  # what SGLang tries to raise it to
 _SKEW_S = 5.0
+_NO_LINKS = {"vfat", "exfat", "msdos", "fuse.s3fs", "fuse.gcsfuse", "fuse.goofys", "fuse.mountpoint-s3", "fuse.rclone"}
+_SHARED = {"nfs", "nfs4", "cifs", "smb3", "lustre", "ceph", "gpfs", "beegfs", "afs", "gfs2", "ocfs2"}
+_LOCAL = "hosts.<name>.state_dir in inventory.yaml: a folder on the host's own disk"
 
 
 def python(facts: Facts) -> Iterator[Finding]:
@@ -60,6 +63,23 @@ def room(facts: Facts) -> Iterator[Finding]:
                 "compiled kernels are kept there",
                 "free some",
             )
+
+
+def state(facts: Facts) -> Iterator[Finding]:
+    """Whether the host's lock can be trusted where hsops' own folder lies: it is made of hard links and flock."""
+    found = facts.look("state") or {}
+    kind, options = found.get("type", ""), found.get("options", "").split(",")
+    said = f"{found.get('path')} (state_dir) lies on {kind}"
+    if kind in _NO_LINKS:
+        why = "it has no hard links, of which the host's lock is made: deploy, launch and stop are refused"
+        yield Finding("blocker", "lock", said, why, _LOCAL)
+    elif kind in _SHARED or kind.startswith("fuse."):
+        local = {"nolock", "local_lock=all", "local_lock=flock"}.intersection(options)
+        why = "a deploy that stands still on one machine cannot be ended from another that shares it, and their clocks"
+        why += " must agree to a few seconds"
+        if local:
+            why = f"mounted with {min(local)}, its locks hold on one machine only; " + why
+        yield Finding("warning", "lock", f"{said} ({found.get('source')})", why, _LOCAL)
 
 
 def limits(facts: Facts) -> Iterator[Finding]:

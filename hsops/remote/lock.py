@@ -151,6 +151,9 @@ def explained(error: AgentError, more: str = "") -> HsopsError:
         )
     if error.code == "lock-lost":
         return _lost(error.message, error.host)
+    if error.code == "no-lock":
+        error.why = "without it two changes at once would spoil each other; nothing was changed"
+        error.fix = "set hosts.<name>.state_dir in inventory.yaml to a folder on the host's own disk"
     return error
 
 

@@ -14,9 +14,12 @@ from typing import Any
 import pytest
 
 from hsops.core.command import Command
+from hsops.core.errors import LockedError
 from hsops.core.inventory import HostSpec
 from hsops.deploy.payload import BEGIN
+from hsops.remote.agent import Agent
 from hsops.remote.connect import connect
+from hsops.remote.lock import Lock
 from tests.container import Container, container
 from tests.hosts import Server, run_dir, wait_gone
 
@@ -104,11 +107,36 @@ def test_a_day_of_work_behind_a_prefix(box: Box, tmp_path: Path) -> None:
     assert box.do("fetch", "--to", str(to))["fetched"] == 20
     assert box.do("verify", str(to))["samples"] == 20
     assert not box.do("stop")["left"]
+    assert box.do("unlock", "--check")["hosts"] == [{"host": "box", "holder": None, "evicted": False}]
     assert box.do("deploy", "--revert", "--yes")["patches"][0]["done"]
+    told = box.do("audit", "--verify")["hosts"]["box"]
+    assert [line["action"] for line in told["lines"]] == ["deploy", "launch", "stop", "revert"] and not told["faults"]
 
     assert running and all(wait_gone(pid) for pid in running)
     assert BEGIN not in registry.read_text()
     assert not Path("/ct").exists()
+
+
+def test_a_lock_in_there_is_shown_taken_away_and_told(box: Box) -> None:
+    """Its lease and its process are the container's; the one whose lock is taken changes nothing more."""
+    host = connect(box.spec)
+    agent = Agent(host, python=box.spec.python, state_dir=box.spec.state_dir)
+    lock = Lock(agent, "hsops deploy", reason="the night run", ttl=600.0)
+    lock.call("patch-revert", what="nothing", keep=True, patch="none", place="source")
+    try:
+        (held,) = box.do("unlock", "--check")["hosts"]
+        refused = box.hsops("deploy", "--yes", "--lock-wait", "0")
+        (taken,) = box.do("unlock", "--yes", "--reason", "it hangs")["hosts"]
+        with pytest.raises(LockedError, match="'hsops unlock'"):
+            lock.call("patch-revert", what="nothing", patch="none", place="source")
+    finally:
+        host.close()
+    last = box.do("audit", "--limit", "1", "--verify")["hosts"]["box"]["lines"][-1]
+
+    assert (held["holder"]["reason"], held["holder"]["state"], held["evicted"]) == ("the night run", "held", False)
+    assert refused.returncode == 6 and ": the night run) since" in refused.stderr
+    assert taken["evicted"] and (last["action"], last["reason"]) == ("unlock", "it hangs")
+    assert last["of"]["reason"] == "the night run"
 
 
 def test_a_command_ends_in_there_when_its_client_leaves(box: Box) -> None:

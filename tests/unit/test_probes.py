@@ -201,3 +201,12 @@ def test_a_dead_process_tells_how_it_ended() -> None:
 def test_addresses_of_the_kernels_tables(text: str, family: int, address: str) -> None:
     """/proc/net/tcp prints words in the machine's byte order."""
     assert probe_http.decode(text, family) == address
+
+
+def test_what_a_folder_lies_on(tmp_path: Path) -> None:
+    """The innermost mount, also for a folder that is not there yet, or named through a link."""
+    (tmp_path / "link").symlink_to("/proc")
+
+    found = [probe_host.mount(path)["type"] for path in (str(tmp_path / "link/1/x"), "/proc", "/")]
+
+    assert found[:2] == ["proc", "proc"] and found[2] not in ("", "proc")
