@@ -4,7 +4,7 @@ VENV := .venv
 BIN  := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup demo test unit integration lock-race cut e2e matrix crash deploy-releases lint bench fidelity docs models-table gpu-bundle gpu constraints clean
+.PHONY: setup demo test unit integration lock-race cut e2e matrix stalls crash deploy-releases lint bench fidelity docs models-table gpu-bundle gpu constraints clean
 
 setup: $(VENV)/.ready ## the virtual environment and the system packages that the tests need
 
@@ -37,6 +37,9 @@ e2e: setup ## real SGLang in the lab
 
 matrix: setup ## every release of SGLang against the reference: an hour; VERSIONS="0.5.4 0.5.9" for some, RESUME=1 to go on
 	HSOPS_MATRIX="$(or $(VERSIONS),all)" RESUME=$(RESUME) $(BIN)/python -m pytest tests/matrix tests/e2e/test_capture_faults.py tests/e2e/test_extract_fetch.py tests/e2e/test_verify_live.py
+
+stalls: setup ## thirty launches of a real SGLang, slowed or hung on purpose: half an hour; CASES="compile@http.1" for some, RESUME=1 to go on
+	HSOPS_STALLS="$(or $(CASES),all)" RESUME=$(RESUME) $(BIN)/python -m pytest -s tests/stalls
 
 crash: setup ## deploy is killed at every system call of apply, revert and repair, and every call fails: half an hour
 	HSOPS_CRASH=all $(BIN)/python -m pytest -s tests/faults/test_deploy_kills.py tests/faults/test_deploy_power.py tests/faults/test_script_kills.py tests/faults/test_deploy_over_ssh.py

@@ -3,13 +3,13 @@
 import time
 from typing import Any
 
-from hsops.agent import gpus, logs, procs, protocol
+from hsops.agent import logs, protocol
 from hsops.agent.rundir import RunDir, find_run
+from hsops.agent.vitals import Vitals
 
 _TICK_S = 0.1  # how often log and state are looked at: two stat calls
 _VITALS_S = 0.5
 _BEAT_S = 2.0
-_COMPILERS = frozenset(("nvcc", "cicc", "ptxas", "cudafe++", "cc1plus", "g++", "gcc", "c++", "clang", "ninja", "ld"))
 
 
 def follow(params: "dict[str, Any]") -> "dict[str, Any]":
@@ -26,13 +26,15 @@ def follow(params: "dict[str, Any]") -> "dict[str, Any]":
     try:
         return _until_ended(run, tail, watch)
     finally:
-        watch.gpus.close()
+        watch.vitals.close()
 
 
 def _until_ended(run: RunDir, tail: logs.Tail, watch: "_Watch") -> "dict[str, Any]":
     while True:
         ended = watch.ended()
         said = tail.pour()
+        if said:
+            watch.said = time.monotonic()
         watch.state()
         watch.periodic()
         if ended and not said:
@@ -50,8 +52,10 @@ class _Watch:
         self._hello: Any = None
         self._next_vitals = self._next_beat = 0.0
         self._pids: dict[str, int] = {}
-        self.gpus = gpus.GpuMemory()
-        self._dump_dir = str(run.read("spec.json").get("dump_dir") or "")
+        self.said = time.monotonic()
+        spec = run.read("spec.json")
+        self.vitals = Vitals(spec.get("env") or {})
+        self._dump_dir = str(spec.get("dump_dir") or "")
 
     def state(self, *, force: bool = False) -> None:
         """Send the run when its state file has changed."""
@@ -71,7 +75,8 @@ class _Watch:
         now = time.monotonic()
         if now >= self._next_vitals:
             self._next_vitals = now + _VITALS_S
-            protocol.emit("vitals", gpu_mib=self.gpus.look(), **vitals(self.run, self._pids))
+            pid = int(self.run.read("state.json").get("pid", 0))
+            protocol.emit("vitals", **self.vitals.look(pid, self._pids, mute_s=now - self.said))
             self._hellos()
         elif now >= self._next_beat:
             self._next_beat = now + _BEAT_S
@@ -83,23 +88,3 @@ class _Watch:
             if found != self._hello:
                 self._hello = found
                 protocol.emit("hello", ranks=found)
-
-
-def vitals(run: RunDir, pids: "dict[str, int]") -> "dict[str, Any]":
-    """Signs of work of the whole tree and of each rank: bytes read from storage, faults, memory, CPU ticks."""
-    state = run.read("state.json")
-    tree = [p for p in procs.tree(state.get("pid", 0)) if not p.zombie] if state else []
-    names = {pid: role for role, pid in pids.items()}
-    ranks = {
-        names[p.pid]: {"read": procs.read_bytes(p.pid), "majflt": p.majflt, "rss": p.rss, "cpu": p.cpu}
-        for p in tree
-        if p.pid in names
-    }
-    return {
-        "now": time.time(),
-        "read": sum(procs.read_bytes(p.pid) for p in tree),
-        "majflt": sum(p.majflt for p in tree),
-        "rss": sum(p.rss for p in tree),
-        "compilers": sorted({p.comm for p in tree if p.comm in _COMPILERS}),
-        "ranks": ranks,
-    }

@@ -9,8 +9,8 @@ from typing import Any
 from hsops.agent import procs
 
 COMPILERS = frozenset(
-    {"nvcc", "cicc", "ptxas", "fatbinary", "nvlink", "cudafe++", "ninja", "ld", "collect2", "as"}
-    | {"cc1", "cc1plus", "gcc", "g++", "clang", "clang++"}
+    {"nvcc", "cicc", "ptxas", "ptxas-blackwell", "fatbinary", "nvlink", "cudafe++", "ninja", "ld", "collect2", "as"}
+    | {"cc1", "cc1plus", "cc", "gcc", "c++", "g++", "x86_64-linux-gn", "clang", "clang++", "hipcc", "triton", "nvrtc"}
 )
 _TICK = os.sysconf("SC_CLK_TCK")
 _RANK = re.compile(r"TP(\d+)")
@@ -29,7 +29,7 @@ def find(
     everyone = snapshot.everyone
     root = pid if pid in everyone else None
     if not pid and port:
-        root = next((p for p in everyone if _serves(_argv(p), port)), None)
+        root = next((p for p in everyone if _serves(procs.argv(p), port)), None)
     tree = procs.below([root], everyone) | {root} if root else set()
     marked = snapshot.shows(run, os.path.realpath(os.path.expanduser(log))) if run and log else set()
     boot = time.time() - float(_uptime())
@@ -39,7 +39,7 @@ def find(
 
 def describe(proc: procs.Proc, boot: float, root: "int | None") -> "dict[str, Any]":
     """One process. ``boot``: the host's start, seconds since the epoch; ``root``: the pid of launch_server."""
-    argv = _argv(proc.pid)
+    argv = procs.argv(proc.pid)
     role, rank = identify(proc, argv, root)
     ended = procs.exit_of(proc.status) if proc.zombie else {}
     return {
@@ -89,14 +89,6 @@ def _serves(argv: "list[str]", port: int) -> bool:
     if not any("sglang.launch_server" in word or word.endswith("/sglang") for word in argv[:4]):
         return False
     return f"--port={port}" in argv or ("--port", str(port)) in pairwise(argv)
-
-
-def _argv(pid: int) -> "list[str]":
-    try:
-        with open(f"/proc/{pid}/cmdline", encoding="utf-8", errors="replace") as file:
-            return file.read().rstrip("\0").split("\0")
-    except OSError:
-        return []
 
 
 def _uptime() -> str:

@@ -153,13 +153,18 @@ def marks(pid: int) -> "list[str]":
     return [word[len(head) :].decode(errors="replace") for word in words if word.startswith(head)]
 
 
-def read_bytes(pid: int) -> int:
-    """Bytes it has fetched from storage, also by page faults; 0 when /proc does not say.
+def io(pid: int) -> "dict[str, int]":
+    """What it has read so far: ``rchar``, ``syscr``, ``read_bytes`` (from storage, also by page faults) and the rest.
 
-    Not ``rchar``: that grows with every byte read from an eventfd, so a spinning process would look busy loading.
+    Empty when /proc does not say, as of somebody else's process.
     """
-    match = re.search(rb"^read_bytes: (\d+)$", _read(f"/proc/{pid}/io"), re.MULTILINE)
-    return int(match.group(1)) if match else 0
+    pairs = (line.split(": ") for line in _read(f"/proc/{pid}/io").decode().splitlines())
+    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2}
+
+
+def argv(pid: int) -> "list[str]":
+    """Its command line as words."""
+    return _read(f"/proc/{pid}/cmdline").decode(errors="replace").rstrip("\0").split("\0")
 
 
 def send(pid: int, start: int, number: int) -> bool:

@@ -45,8 +45,10 @@ def diagnose(
     run(ctx, "diagnose", body)
 
 
-def live(session: Session, server: str | None, *, run_id: str = "", save: Path | None = None) -> Outcome:
-    """The command's body on a host, for playbooks too."""
+def live(
+    session: Session, server: str | None, *, run_id: str = "", save: Path | None = None, unmoved_s: float = 0.0
+) -> Outcome:
+    """The command's body on a host, for playbooks and launch too. ``unmoved_s``: what a launch's watch saw, if any."""
     from hsops.diagnose.bundle import pack
     from hsops.diagnose.judge import judge
     from hsops.diagnose.live import probe
@@ -63,7 +65,7 @@ def live(session: Session, server: str | None, *, run_id: str = "", save: Path |
     )
     if save:
         save.write_bytes(pack(raw, run=found, host=host.name))
-    verdict = judge(from_probe(raw, host=host.name, run=found, tp=spec.tp))
+    verdict = judge(from_probe(raw, host=host.name, run=found, tp=spec.tp, unmoved_s=unmoved_s))
     return _outcome(verdict, raw["took_s"], server=spec.name, run=found.id if found else None)
 
 

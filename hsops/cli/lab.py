@@ -13,7 +13,10 @@ from hsops.render.console import Outcome
 
 app = typer.Typer(no_args_is_help=True, help="A practice host here: real SGLang on the CPU behind a loopback sshd.")
 
-FAULTS = "busy-wait, busy-wait-warmup, slow-load, v1-patch, stopped-rank, killed-rank"  # a test keeps it true
+FAULTS = (  # a test keeps it true
+    "busy-wait, busy-wait-warmup, slow-load, sleepy-load, compile, v1-patch, stopped-rank, killed-rank, futex-wait, "
+    "lost-collective"
+)
 MODELS = "deepseek, kimi"  # so it does this one
 Home = Annotated[Path | None, typer.Option("--home", metavar="DIR", help="The lab's folder [~/.hsops-lab].")]
 

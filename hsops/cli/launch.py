@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hsops.cli import diagnose
+from hsops.cli import diagnose, stop
 from hsops.cli.wiring import Session, run
-from hsops.core.errors import UsageError
+from hsops.core.errors import UnhealthyError, UsageError
+from hsops.core.events import Note
 from hsops.render.console import Outcome
 
 if TYPE_CHECKING:
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
     from hsops.launch.start import Started
     from hsops.launch.wait import Healthy, Stalled
     from hsops.remote.agent import Agent
+
+
+_STAYS = "exit 7; the server still runs   hsops stop ends it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +36,7 @@ class Wish:
     replace: bool = False
     timeout: float | None = None
     stall_after: float | None = None
+    stop_on_failure: bool = False
 
 
 def launch(
@@ -45,11 +51,14 @@ def launch(
     timeout: Annotated[float | None, typer.Option(metavar="SECONDS", min=1, help="Longest wait [7200].")] = None,
     stall_after: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", min=1, help="Least silence that is a stall [120; 300 the first time]."),
+        typer.Option(metavar="SECONDS", min=1, help="Least silence that is a stall [30; 300 for an unknown step]."),
     ] = None,
+    stop_on_failure: Annotated[
+        bool, typer.Option("--stop-on-failure", help="With --wait-healthy: stop the run when it dies or hangs.")
+    ] = False,
 ) -> None:
     """Start a server detached; with --wait-healthy watch every rank until it answers, dies or stalls."""
-    wish = Wish(server or None, check, wait, replace, timeout, stall_after)
+    wish = Wish(server or None, check, wait, replace, timeout, stall_after, stop_on_failure)
     run(ctx, "launch", lambda session: bring_up(session, wish))
 
 
@@ -59,6 +68,8 @@ def bring_up(session: Session, wish: Wish) -> Outcome:
 
     if wish.check and (wish.wait or wish.replace):
         raise UsageError("--check only looks; it goes with neither --wait-healthy nor --replace")
+    if wish.stop_on_failure and not wish.wait:
+        raise UsageError("--stop-on-failure needs --wait-healthy: without it nobody sees a failure")
     spec = session.server(wish.server)
     agent = session.agent(spec.host)
     plan = _plan(session, agent, spec)
@@ -74,7 +85,32 @@ def bring_up(session: Session, wish: Wish) -> Outcome:
         how = "started" if started.fresh else "already there, not healthy yet"
         line = f"{spec.name}: run {started.run.id} {how} · pid {started.run.pid} · port {started.run.port}"
         return Outcome({**data, "healthy": None}, [line, "watch it: hsops launch --wait-healthy"])
+    if wish.stop_on_failure:
+        return _or_stop(session, spec, started.run, lambda: _wait(session, spec, plan, started, wish))
     return _wait(session, spec, plan, started, wish)
+
+
+def _or_stop(session: Session, spec: ServerSpec, run: Run, wait: Callable[[], Outcome]) -> Outcome:
+    """``wait``; when the run did not become healthy it is stopped, and what was ended is shown. Ctrl-C leaves it."""
+    try:
+        found = wait()
+    except UnhealthyError as error:
+        stopped = _stop(session, spec, run)
+        for line in stopped.lines:
+            session.console.emit(Note(line))
+        error.fix = f"hsops logs {run.id}" if not stopped.exit_code else f"hsops stop --run {run.id}"
+        raise
+    if found.exit_code != UnhealthyError.exit_code:
+        return found
+    stopped = _stop(session, spec, run)
+    lines = (*(line for line in found.lines if line != _STAYS), *stopped.lines)
+    errors = tuple({**error, "fix": f"hsops logs {run.id}"} for error in found.errors)
+    return replace(found, data={**found.data, "stop": stopped.data}, lines=lines, errors=(*errors, *stopped.errors))
+
+
+def _stop(session: Session, spec: ServerSpec, run: Run) -> Outcome:
+    session.console.emit(Note("--stop-on-failure: stopping it", spec.host))
+    return stop.end(session, spec.name, run_id=run.id)
 
 
 def _plan(session: Session, agent: Agent, spec: ServerSpec) -> Plan:
@@ -96,7 +132,6 @@ def _plan(session: Session, agent: Agent, spec: ServerSpec) -> Plan:
 
 def _start(session: Session, agent: Agent, plan: Plan, wish: Wish) -> tuple[Started, bool]:
     """The run, and whether it was there and healthy already."""
-    from hsops.core.events import Note
     from hsops.launch.health import is_healthy
     from hsops.launch.start import ensure
     from hsops.remote.runs import list_runs
@@ -147,12 +182,12 @@ def _wait(session: Session, spec: ServerSpec, plan: Plan, started: Started, wish
 
 def _is_only_slow(session: Session, spec: ServerSpec, found: Stalled, verdicts: list[Outcome]) -> bool:
     """Diagnose the run; whether it is on its way after all."""
-    from hsops.core.events import Note
     from hsops.render import launch as render
 
     for line in render.stalled_lines(found):
         session.console.emit(Note(line, spec.host))
-    verdict = diagnose.live(session, spec.name, run_id=found.run.id)
+    vouched = found.silent_s if found.usual_s is not None else 0.0
+    verdict = diagnose.live(session, spec.name, run_id=found.run.id, unmoved_s=vouched)
     verdicts.append(verdict)
     if verdict.exit_code:
         return False
@@ -162,7 +197,7 @@ def _is_only_slow(session: Session, spec: ServerSpec, found: Stalled, verdicts: 
 
 
 def _stalled(spec: ServerSpec, found: Stalled, verdict: Outcome) -> Outcome:
-    lines = [*verdict.lines, "exit 7; the server still runs   hsops stop ends it"]
+    lines = [*verdict.lines, _STAYS]
     name = (verdict.data.get("verdict") or {}).get("class", "unknown")
     message = f"{spec.name} stalled for {found.silent_s:.0f} s: {name}"
     error = {"type": "UnhealthyError", "message": message, "host": spec.host, "fix": "hsops stop"}

@@ -78,7 +78,10 @@ def _actions(session: wiring.Session, server: str) -> dict[str, Action]:
         "deploy": on(model.Deploy, lambda _: deploy.put(session, deploy.Wish(server=server))),
         "launch": on(
             model.Launch,
-            lambda s: launch.bring_up(session, launch.Wish(server, False, True, s.replace, s.timeout, s.stall_after)),
+            lambda s: launch.bring_up(
+                session,
+                launch.Wish(server, False, True, s.replace, s.timeout, s.stall_after, s.stop_on_failure),
+            ),
         ),
         "extract": on(
             model.Extract,

@@ -108,6 +108,8 @@ class Evidence:
         oom_kills: how often it struck since boot; None when unknown.
         free, writable: of the dump folder; None when there is none.
         took_s: how long the probes took.
+        unmoved_s: for how long a watch over the launch had seen no sign of work (log, reads, faults, memory, compilers,
+            caches, functions) when it asked, past twice what good runs took for the step; 0 without such a watch.
     """
 
     live: bool
@@ -127,6 +129,7 @@ class Evidence:
     could_not: tuple[Blind, ...] = ()
     baseline: Baseline | None = None
     took_s: float = 0.0
+    unmoved_s: float = 0.0
 
     @cached_property
     def ranks(self) -> Mapping[int, Process]:

@@ -42,6 +42,7 @@ RULES: tuple[Rule, ...] = (
     rules_moving.loading,
     rules_moving.repacking,
     rules_stuck.load_hang,
+    rules_stuck.silent_after_load,
     rules_moving.starting,
     # a log and nothing else
     rules_serving.said_ready,

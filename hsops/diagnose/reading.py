@@ -16,7 +16,13 @@ Raw = Mapping[str, Any]
 
 
 def from_probe(
-    raw: Raw, *, host: str = "", run: Run | None = None, tp: int | None = None, baseline: Baseline | None = None
+    raw: Raw,
+    *,
+    host: str = "",
+    run: Run | None = None,
+    tp: int | None = None,
+    baseline: Baseline | None = None,
+    unmoved_s: float = 0.0,
 ) -> Evidence:
     """The evidence of one ``probe``.
 
@@ -24,6 +30,7 @@ def from_probe(
         raw: the verb's result.
         tp: ranks to expect when neither the run nor the log tells.
         baseline: good runs of the same server; None takes those that ``raw`` brings along.
+        unmoved_s: what a watch over the launch saw, as in ``Evidence``.
     """
     log = _log(raw, run.tp if run else tp)
     good = baseline or _baseline(raw)
@@ -46,6 +53,7 @@ def from_probe(
         could_not=tuple(Blind(b["probe"], b["why"], b["message"]) for b in raw.get("could_not", ())),
         baseline=good.of(run.spec_hash) if good and run else good,
         took_s=raw.get("took_s", 0.0),
+        unmoved_s=unmoved_s,
     )
 
 

@@ -44,7 +44,7 @@ def graph_capture(ev: Evidence) -> Verdict | None:
     begun = ev.log is not None and "graphs-begin" in ev.log.summary.reached and ev.log.summary.stage == "graphs"
     if not starting_up(ev) or not begun:
         return None
-    if ev.silent_s < max(GRAPHS_S, patience(ev)):
+    if ev.silent_s < max(GRAPHS_S, patience(ev)) and not ev.unmoved_s:
         return Verdict(
             "graph-capture-slow-not-hung",
             "medium",
@@ -89,8 +89,11 @@ def loading(ev: Evidence) -> Verdict | None:
 
 
 def repacking(ev: Evidence) -> Verdict | None:
-    """Ranks without their weights are busy: after the bar is full they repack for minutes without a line."""
-    if not starting_up(ev) or not ev.log or ev.log.summary.stage != "weights":
+    """Ranks without their weights are busy: after the bar is full they repack for minutes without a line.
+
+    Not where good runs were through it in half the time and nothing has moved since.
+    """
+    if not starting_up(ev) or not ev.log or ev.log.summary.stage != "weights" or ev.unmoved_s:
         return None
     behind = [r for r in ev.ranks if f"TP{r}" not in ev.log.summary.reached.get("weights", {})]
     busy = [r for r in behind if ev.ranks[r].busy]

@@ -89,22 +89,48 @@ def rendezvous(ev: Evidence) -> Verdict | None:
 
 
 def load_hang(ev: Evidence) -> Verdict | None:
-    """Within the weights, nothing moves for long."""
-    if not starting_up(ev) or not ev.log or ev.log.summary.stage != "weights" or ev.silent_s < 2 * patience(ev):
+    """Within the weights, nothing moves for long. A busy rank may repack them, unless a watch knows better."""
+    if not starting_up(ev) or not ev.log or ev.log.summary.stage != "weights":
         return None
-    if not ev.ranks or not all(p.still and not p.busy for p in ev.ranks.values()):
+    if ev.silent_s < 2 * patience(ev) and not ev.unmoved_s:
+        return None
+    if not ev.ranks or not all(p.still and (ev.unmoved_s or not p.busy) for p in ev.ranks.values()):
         return None
     behind = [r for r in ev.ranks if f"TP{r}" not in ev.log.summary.reached.get("weights", {})]
     some = len(behind) < ev.tp
     return Verdict(
         "rank-straggler-load" if some else "hang-in-weight-loading",
         "medium",
-        f"no line, byte or page fault for {cite.clock(ev.silent_s)} while {_names(behind)} load weights",
+        f"no line, byte or page fault for {cite.clock(ev.silent_s)} while {_names(behind)} load weights{_spinning(ev)}",
         cite.everything(ev),
         rank=behind[0] if len(behind) == 1 else None,
         remedy="look at the disk or mount that holds the model: dmesg, ls, dd",
         next_probe="hsops diagnose again in a minute",
     )
+
+
+def silent_after_load(ev: Evidence) -> Verdict | None:
+    """The weights are in, every rank stands still, and no rule knows why: who is not where the others are?"""
+    if not _silent_after_weights(ev) or not all(p.still for p in ev.ranks.values()):
+        return None
+    waiting = [r for r, p in ev.ranks.items() if p.stack and waits_for_peers(p.stack)]
+    apart = [r for r in ev.ranks if r not in waiting]
+    suspect = apart[0] if len(apart) == 1 and waiting else None
+    who = f"TP{suspect} stands in another place" if suspect is not None else "all ranks stand still"
+    return Verdict(
+        "post-load-silence-unresolved",
+        "medium",
+        f"{who} after {_after(ev)}{', the others wait for it' if suspect is not None else ''}; {_port_words(ev)}",
+        (*cite.everything(ev), *_patches(ev)),
+        rank=suspect,
+        remedy=_without_patches(ev),
+        next_probe=_tools(ev) or "the stacks above: what does that rank wait for?",
+    )
+
+
+def _spinning(ev: Evidence) -> str:
+    busy = [r for r, p in ev.ranks.items() if p.busy]
+    return f"; {_names(busy)} at full CPU in one place" if busy else ""
 
 
 def _silent_after_weights(ev: Evidence) -> bool:

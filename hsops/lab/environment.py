@@ -12,7 +12,7 @@ from pathlib import Path
 from hsops.core.errors import UsageError
 from hsops.lab import packages as package_set
 from hsops.lab.layout import Layout
-from hsops.lab.shims.faults import FAULTS
+from hsops.lab.shims.faults import FAULTS, PLACES, hooks_of
 
 SHIMS = Path(__file__).parent / "shims"
 PACKAGE = "hsops_lab_shims"
@@ -72,6 +72,11 @@ def check_fault(name: str | None) -> str | None:
     Raises:
         UsageError: there is no such fault.
     """
-    if name is not None and name not in FAULTS:
-        raise UsageError(f"there is no fault {name!r}", fix=f"one of: {', '.join(FAULTS)}")
+    if name is not None:
+        try:
+            hooks_of(name)
+        except KeyError:
+            placed = ", ".join(known for known, fault in FAULTS.items() if fault.deed)
+            fix = f"one of: {', '.join(FAULTS)}; {placed} also at a place, as NAME@{', @'.join(PLACES)}"
+            raise UsageError(f"there is no fault {name!r}", fix=fix) from None
     return name

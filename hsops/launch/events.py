@@ -71,6 +71,7 @@ class Waiting(Trace):
         stage: under way; missing: ranks that have not ended it, when others have.
         silent_s: since anything moved; limit_s: when that is called a stall.
         lines: of the log. remaining_s: to healthy, by good runs; None when unknown.
+        doing: what it does meanwhile, in sentences: who reads how fast, what is compiled.
     """
 
     stage: str
@@ -79,6 +80,7 @@ class Waiting(Trace):
     limit_s: float
     lines: int
     remaining_s: float | None
+    doing: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Matrix(Picture):
-    """The whole picture, for a terminal; not an event for machines."""
+    """The whole picture, for a terminal; not an event for machines. ``doing``: as in ``Waiting``."""
 
     ranks: tuple[str, ...]
     rows: tuple[Row, ...]
@@ -103,3 +105,4 @@ class Matrix(Picture):
     elapsed_s: float
     remaining_s: float | None
     silent_s: float
+    doing: tuple[str, ...] = ()

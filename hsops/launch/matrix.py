@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hsops.core.milestone_table import BY_ID, MILESTONES, ONCE, STAGES, stage_end
 from hsops.launch.events import Matrix, Row
+from hsops.launch.explain import doing
 from hsops.launch.watch import Watch
 
 DONE, BEGUN, DUE, NOBODY = "+", "~", ".", ""
@@ -26,6 +27,7 @@ def matrix(watch: Watch, *, now: float) -> Matrix:
         elapsed_s=watch.elapsed_s,
         remaining_s=watch.remaining_s,
         silent_s=watch.signs.silent_s(now),
+        doing=doing(watch, now=now),
     )
 
 

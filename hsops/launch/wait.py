@@ -17,6 +17,7 @@ from hsops.core.log_summary import LogSummary
 from hsops.core.runs import Run
 from hsops.core.secret import without_keys
 from hsops.launch.events import RunFollowed, Waiting
+from hsops.launch.explain import doing
 from hsops.launch.health import Ladder, Probe, Prober
 from hsops.launch.matrix import matrix
 from hsops.launch.watch import Answering, CaptureRefused, Died, Judgement, KeyWanted, Silent, Watch
@@ -165,7 +166,8 @@ class _Pace:
             missing = behind if len(behind) < watch.summary.tp else ()
             silent = round(watch.signs.silent_s(now), 1)
             stage = watch.summary.stage
-            self._emit(Waiting(stage, missing, silent, watch.limit_s, watch.summary.lines, watch.remaining_s))
+            told = doing(watch, now=now)
+            self._emit(Waiting(stage, missing, silent, watch.limit_s, watch.summary.lines, watch.remaining_s, told))
 
 
 def _conclude(watch: Watch, judgement: Judgement, host: str) -> Healthy | Stalled:

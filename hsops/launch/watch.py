@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from hsops.core.runs import Exit, Hello, Run, parse_hellos, parse_run
 from hsops.launch import stall
 from hsops.launch.events import CaptureSaid, HealthChanged, MilestoneReached, StageDone
 from hsops.launch.health import STABLE, Ladder, Probe
+from hsops.launch.vitals import Rates, Vitals, parse_vitals
 from hsops.remote.log import LogCut, Place
 
 _IMPORT = "hsops stop; repair that import with the host's Python; hsops launch --wait-healthy"
@@ -90,6 +91,9 @@ class Watch:
         self.ladder = Ladder()
         self.probe: Probe | None = None
         self.signs = stall.nothing_seen(now)
+        self.vitals: Vitals | None = None
+        self.rates = Rates()
+        self.places: Mapping[str, tuple[str, ...]] = {}  # rank -> where py-spy saw it in this silence
         self._floor = floor
         self._reader = LogReader(tp=run.tp, sglang=run.sglang)
         self.summary = self._reader.summary()
@@ -236,20 +240,32 @@ class Watch:
 
     def reattached(self, now: float) -> None:
         """The link was lost until now: what moved meanwhile was not seen, so silence counts from here."""
-        self.signs = self.signs.compiler(now)
+        self.signs = self.signs.unwatched(now)
 
     def _reached(self, name: str, rank: str, line: int) -> MilestoneReached:
         usual = self.baseline.seconds_to(name)
         return MilestoneReached(name, BY_ID[name].stage, rank, line, self.seconds_at(name, rank), usual)
 
     def _vitals(self, event: dict[str, Any], now: float) -> None:
-        self.host_now = event["now"]
-        for name, value in (("disk", event["read"]), ("faults", event["majflt"]), ("memory", event["rss"])):
-            self.signs = self.signs.seen(name, value, now)
-        if event.get("gpu_mib") is not None:
-            self.signs = self.signs.seen("gpu", event["gpu_mib"], now)
-        if event["compilers"]:
-            self.signs = self.signs.compiler(now)
+        vitals = self.vitals = parse_vitals(event)
+        self.host_now = vitals.now
+        self.rates.take(vitals, now)
+        touched = sum(rank.minflt for rank in vitals.ranks.values())
+        jit = vitals.jit[0] + vitals.jit[1] if vitals.jit else None
+        for name, value in (
+            ("disk", vitals.read),
+            ("cached", vitals.cached),
+            ("faults", vitals.majflt),
+            ("touched", touched),
+            ("memory", vitals.rss),
+            ("gpu", vitals.gpu_mib),
+            ("jit", jit),
+        ):
+            if value is not None:
+                self.signs = self.signs.seen(name, value, now)
+        work = sum(one.cpu + 1 for one in vitals.compilers)
+        self.signs = self.signs.compilers(work, now, there=bool(vitals.compilers)).functions(vitals.functions, now)
+        self.places = vitals.functions or (self.places if self.signs.stacks else {})
 
     def _hello(self, hellos: tuple[Hello, ...]) -> Iterator[Event]:
         known = set(self.run.hellos)

@@ -27,6 +27,7 @@ class Launch(Step):
     replace: bool = False
     timeout: Annotated[float, Field(gt=0)] | None = None
     stall_after: Annotated[float, Field(gt=0)] | None = None
+    stop_on_failure: bool = False
 
 
 class Extract(Step):

@@ -48,6 +48,8 @@ def _(event: events.Waiting) -> Iterable[str]:
     quiet = f"nothing moved for {clock(event.silent_s)}, stalled at {clock(event.limit_s)}"
     state = quiet if event.silent_s >= 5 else "at work"
     yield f"          still '{event.stage}'{waits} · {state} · log {event.lines:,} lines{_to_go(event.remaining_s)}"
+    for sentence in event.doing:
+        yield f"          {sentence}"
 
 
 @describe.register
@@ -65,6 +67,8 @@ def _(event: events.Matrix) -> Iterable[str]:
         f"  {clock(event.elapsed_s)} · log {event.lines:,} lines · /health {_HEALTH.get(event.health, event.health)}"
         f"{silent}{_to_go(event.remaining_s)}"
     )
+    for sentence in event.doing:
+        yield f"  {sentence}"
 
 
 def plan_lines(plan: Plan) -> Iterator[str]:
@@ -92,8 +96,8 @@ def stalled_lines(found: Stalled) -> Iterator[str]:
     due = found.summary.next
     where = f"next would be '{due.id}'" if due else "the log says ready, but /health does not answer"
     yield (
-        f"stalled  no milestone, log line, disk read, page fault or memory change for {clock(found.silent_s)}{usual}; "
-        f"{where}"
+        f"stalled  no milestone, log line, read, page fault, memory or JIT cache change, compiler or new function "
+        f"for {clock(found.silent_s)}{usual}; {where}"
     )
 
 

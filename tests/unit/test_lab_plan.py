@@ -75,12 +75,19 @@ def test_what_is_not_a_version_is_refused(typed: str) -> None:
         wheels.check(typed)
 
 
-def test_an_unknown_fault_names_the_known_ones() -> None:
+@pytest.mark.parametrize("typed", ["busywait", "busy-wait@nowhere", "slow-load@weights", "@weights"])
+def test_an_unknown_fault_or_place_names_the_known_ones(typed: str) -> None:
     """So does the help of ``hsops lab up``, which must not load the lab to say so."""
     with pytest.raises(UsageError) as caught:
-        environment.check_fault("busywait")
+        environment.check_fault(typed)
 
-    assert caught.value.fix == f"one of: {cli.FAULTS}"
+    assert caught.value.fix.startswith(f"one of: {cli.FAULTS}; busy-wait, ")
+    assert "as NAME@distributed, @weights" in caught.value.fix
+
+
+def test_a_fault_at_a_place_is_known() -> None:
+    """As ``lab up --fault`` takes it."""
+    assert environment.check_fault("futex-wait@warm-up") == "futex-wait@warm-up"
 
 
 def test_an_unknown_model_names_the_known_ones() -> None:

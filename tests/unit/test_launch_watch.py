@@ -13,7 +13,8 @@ from hsops.core.events import Event
 from hsops.core.milestones import summarize
 from hsops.core.runs import parse_run
 from hsops.launch import stall
-from hsops.launch.events import CaptureSaid, MilestoneReached, StageDone
+from hsops.launch.events import CaptureSaid, MilestoneReached, StageDone, Waiting
+from hsops.launch.explain import doing
 from hsops.launch.health import ANSWERS, REFUSED, STABLE, STARTING, UP, Probe
 from hsops.launch.matrix import matrix
 from hsops.launch.watch import Answering, CaptureRefused, Died, Silent, Watch
@@ -48,8 +49,16 @@ def feed(watch: Watch, log: bytes, *, now: float = 1.0) -> list[Event]:
 
 
 def vitals(watch: Watch, now: float, **changed: Any) -> None:
-    calm = {"kind": "vitals", "now": STARTED + now, "read": 0, "majflt": 0, "rss": 10**9, "compilers": [], "ranks": {}}
+    calm: dict[str, Any] = {"kind": "vitals", "now": STARTED + now, "read": 0, "majflt": 0, "rss": 10**9, "ranks": {}}
     assert list(watch.take({**calm, **changed}, now)) == []
+
+
+def a_rank(**changed: Any) -> dict[str, Any]:
+    return {"read": 0, "cached": 0, "majflt": 0, "minflt": 0, "rss": 10**9, "cpu": 0, "state": "R", **changed}
+
+
+def a_compiler(**changed: Any) -> dict[str, Any]:
+    return {"name": "nvcc", "what": "batch_prefill.cu", "age_s": 40.2, "cpu": 100, **changed}
 
 
 def hello(*ranks: dict[str, Any]) -> dict[str, Any]:
@@ -163,14 +172,18 @@ def test_silence_is_a_stall() -> None:
         {"read": 10**8},
         {"majflt": 5000},
         {"rss": 3 * 10**9},
-        {"compilers": ["nvcc"]},
+        {"cached": 10**6},
+        {"compilers": [a_compiler()]},
         {"gpu_mib": 500},
+        {"jit": {"files": 2, "bytes": 100, "where": "/root/.cache/flashinfer"}},
+        {"ranks": {"TP0": a_rank(minflt=5000)}},
     ],
 )
 def test_slow_but_moving_is_no_stall(sign: dict[str, Any]) -> None:
-    """Disk reads, page faults, memory or a compiler at work put the stall off."""
+    """Reads, page faults, memory, a JIT cache that grows or a compiler at work put the stall off."""
     watch = a_watch(floor=60.0)
-    vitals(watch, 0.0, gpu_mib=0)
+    calm = {"files": 2, "bytes": 90, "where": ""}
+    vitals(watch, 0.0, gpu_mib=0, jit=calm, ranks={"TP0": a_rank()})
 
     vitals(watch, 50.0, **sign)
 
@@ -187,6 +200,124 @@ def test_a_bar_that_redraws_is_no_stall_but_a_probe_is() -> None:
 
     assert watch.judge(109.0) is None
     assert isinstance(watch.judge(110.0), Silent)
+
+
+def test_a_rank_that_sleeps_and_reads_a_little_is_alive() -> None:
+    """64 KiB every five seconds: a network disk with bad days."""
+    watch = a_watch(floor=30.0)
+
+    for second in range(0, 300, 5):
+        vitals(watch, float(second), read=second // 5 * 65_536)
+        assert watch.judge(float(second)) is None
+
+
+def test_a_compiler_works_for_as_long_as_it_computes() -> None:
+    """For minutes without a line; one that only sleeps is believed for five, then it is a stall like any other."""
+    watch = a_watch(floor=30.0)
+
+    for second in range(600):
+        vitals(watch, float(second), compilers=[a_compiler(cpu=second)])
+        assert watch.judge(float(second)) is None
+    for second in range(600, 899):
+        vitals(watch, float(second), compilers=[a_compiler(cpu=599)])
+        assert watch.judge(float(second)) is None
+    for second in range(899, 940):
+        vitals(watch, float(second), compilers=[a_compiler(cpu=599)])
+
+    assert isinstance(watch.judge(940.0), Silent)
+
+
+FORWARD = ("run_scheduler_process", "event_loop_normal", "run_batch", "forward")
+
+
+@pytest.mark.parametrize(
+    "stacks,works",
+    [
+        ([("init", "repack"), ("init", "repack"), ("init", "to_pool")], True),
+        ([("init", "spin"), ("init", "spin"), ("init", "spin")], False),
+        ([("init", "spin"), ("init", "spin", "now"), ("init",), ("init", "spin", "now")], False),  # it calls, returns
+        ([(*FORWARD, "attention"), (*FORWARD, "experts")], True),
+        ([("event_loop_normal", "recv_requests"), ("event_loop_normal", "get_next_batch_to_run")], False),  # idle
+    ],
+)
+def test_cpu_is_work_only_where_the_function_changes(stacks: list[tuple[str, ...]], works: bool) -> None:
+    """A busy-wait burns CPU and is a hang: it stands where it stood."""
+    watch = a_watch(floor=30.0)
+
+    for i, stack in enumerate(stacks):
+        vitals(watch, 8.0 * i, ranks={"TP0": a_rank(cpu=800 * i)}, functions={"TP0": list(stack)})
+    last = 8.0 * (len(stacks) - 1)
+
+    assert (watch.judge(29.9 + last) is None) == works
+    assert isinstance(watch.judge(30.0 + last), Silent)
+
+
+def test_a_process_or_a_link_that_ends_is_no_work() -> None:
+    """Sums over the tree fall, and a new connection begins its own counts at nought."""
+    watch = a_watch(floor=30.0)
+    vitals(watch, 0.0, read=10**9, cached=10**9, majflt=1000)
+
+    for second in range(10, 31, 10):
+        vitals(watch, float(second), read=10**8 // second, cached=0, majflt=0)
+
+    assert isinstance(watch.judge(30.0), Silent)
+
+
+def loading(watch: Watch, percent: int) -> None:
+    """TP0 has its weights, TP1 has not."""
+    feed(watch, LOG[: LOG.index(b"[2026-11-29 17:40:46 TP1] Load weight begin")])
+    bar = f"Loading safetensors checkpoint shards: {percent:3}% Completed | {percent}/100 [00:09<00:00, 9.9it/s]\r"
+    feed(watch, b"\n" + bar.encode())
+
+
+def test_a_full_bar_is_not_loaded_and_says_who_reads_how_fast() -> None:
+    """The bar is rank 0's, and counts files."""
+    watch = a_watch(floor=30.0)
+    loading(watch, 100)
+
+    vitals(watch, 10.0, ranks={"TP1": a_rank()})
+    vitals(watch, 12.0, ranks={"TP1": a_rank(read=3 << 30)})
+    reading = doing(watch, now=12.0)
+    vitals(watch, 30.0, ranks={"TP1": a_rank(read=3 << 30)})
+    starved = doing(watch, now=30.0)
+    vitals(watch, 31.0, ranks={"TP1": a_rank(read=3 << 30, state="T")})
+    stopped = doing(watch, now=31.0)
+
+    assert reading == ("shard bar 100 % is not loaded: TP1 still loading, reading 1.5 GiB/s",)
+    assert starved == ("shard bar 100 % is not loaded: TP1 still loading, reading nothing for 18 s",)
+    assert stopped == ("shard bar 100 % is not loaded: TP1 still loading, TP1 stopped by a signal",)
+
+
+def test_compilers_caches_and_functions_are_told() -> None:
+    """What a start does while its log is mute; what only starts others is left out."""
+    watch = a_watch(floor=30.0)
+    cache = {"files": 2, "bytes": 100, "where": "/root/.cache/flashinfer"}
+    vitals(watch, 0.0, jit={**cache, "bytes": 1, "where": ""})
+    ninja = a_compiler(name="ninja", what="", age_s=99.0)
+
+    vitals(watch, 9.0, compilers=[ninja, a_compiler()], jit=cache)
+    vitals(watch, 9.5, compilers=[ninja, a_compiler()], jit=cache, functions={"TP0": ["init", "warm"], "TP1": ["init"]})
+
+    assert doing(watch, now=10.0) == (
+        "nvcc is compiling batch_prefill.cu for 40 s",
+        "the JIT cache /root/.cache/flashinfer grows",
+        "TP0 in warm",
+        "TP1 in init",
+    )
+    assert matrix(watch, now=10.0).doing == doing(watch, now=10.0)
+
+
+def test_a_silent_stretch_is_explained_in_a_pipe() -> None:
+    """Below the line that says that the wait goes on."""
+    told = ("nvcc is compiling batch_prefill.cu for 40 s",)
+
+    shown = list(lines([Waiting("kv cache", ("TP1",), 12.0, 30.0, 217, 95.0, told)]))
+
+    assert shown == [
+        "          still 'kv cache' (waiting for TP1) · nothing moved for 0:12, stalled at 0:30 · log 217 lines"
+        " · about 1:35 to healthy",
+        "          nvcc is compiling batch_prefill.cu for 40 s",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -33,14 +33,14 @@ def start(sglang: str) -> None:
 
 
 def fault(name: str) -> None:
-    """Break it in the way ``name`` of ``faults.FAULTS`` says."""
+    """Break it in the way ``name`` of ``faults.FAULTS`` says, or at a place of ``faults.PLACES``: ``NAME@PLACE``."""
     if name in _done:
         return
     _done.add(name)
 
-    from .faults import FAULTS
+    from .faults import hooks_of
 
-    for module, patch in FAULTS[name].hooks:
+    for module, patch in hooks_of(name):
         hooks.after_import(module, patch)
 
 

@@ -7,7 +7,12 @@ never be confused with, or get in the way of, what ``hsops deploy`` writes.
 from __future__ import annotations
 
 import os
+import re
 import signal
+import subprocess
+import sys
+import tempfile
+import threading
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -26,13 +31,24 @@ MODEL = "sglang.srt.models.deepseek_v2"
 WRITES_PER_SECOND = 4
 SLOW_LOAD_S = 60.0
 PIECE = 1 << 16
+SLEEP_S = 5.0
+COMPILE = """import sys, time
+until = time.monotonic() + float(sys.argv[1])
+while time.monotonic() < until:
+    sum(range(200_000))
+    time.sleep(0.05)
+"""
 
 
 class Fault(NamedTuple):
-    """What a user sees, and the patches that make it happen."""
+    """What a user sees, and the patches that make it happen.
+
+    ``deed``: what a rank does at the place where it goes wrong; such a fault may be put at any of ``PLACES``.
+    """
 
     looks_like: str
     hooks: tuple[tuple[str, Patch], ...]
+    deed: Callable[[], object] | None = None
 
 
 def spin() -> NoReturn:
@@ -45,47 +61,47 @@ def spin() -> NoReturn:
         os.eventfd_write(nobody, 1)
 
 
-def spin_after_load(module: ModuleType) -> None:
-    """Every rank spins once its weights are there: no KV cache, no port, no further log line."""
-    load = module.ModelRunner.load_model
-
-    def load_model(runner: Any, *args: Any, **kwargs: Any) -> Any:
-        load(runner, *args, **kwargs)
-        spin()
-
-    module.ModelRunner.load_model = load_model
-
-
-def spin_in_forward(module: ModuleType) -> None:
-    """Every rank spins inside the model, in the first pass it is given: the warm-up request's prefill."""
-
-    def forward(_embedding: Any, _ids: Any, *_args: Any, **_kwargs: Any) -> Any:
-        spin()
-
-    module.VocabParallelEmbedding.forward = forward
-
-
-def load_slowly(module: ModuleType) -> None:
-    """Weights arrive at a trickle, read from the disk over and over: slow, not stuck.
+def before_weights(deed: Callable[[list[str]], object]) -> Patch:
+    """``deed(files)`` when the first weight is asked for.
 
     Which of its iterators SGLang takes depends on the version: one thread, or several with a buffer.
     """
-    for name in [name for name in vars(module) if name.endswith("safetensors_weights_iterator")]:
-        module.__dict__[name] = _slowly(vars(module)[name])
+
+    def patch(module: ModuleType) -> None:
+        for name in [name for name in vars(module) if name.endswith("safetensors_weights_iterator")]:
+            module.__dict__[name] = _after(deed, vars(module)[name])
+
+    return patch
 
 
-def _slowly(iterate: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
+def _after(deed: Callable[[list[str]], object], iterate: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
     def weights_iterator(files: list[str], *args: Any, **kwargs: Any) -> Iterator[Any]:
-        seconds = float(os.environ.get("HSOPS_LAB_SLOW_LOAD_S", SLOW_LOAD_S))
-        for _ in _trickle(list(files), seconds):
-            pass
+        deed(list(files))
         yield from iterate(files, *args, **kwargs)
 
     return weights_iterator
 
 
-def _trickle(files: list[str], seconds: float) -> Iterator[int]:
-    """Read ``files`` again and again for ``seconds``, 20 pieces a second, past the page cache."""
+def load_slowly(files: list[str]) -> None:
+    """Weights arrive at a trickle, read from the disk over and over: slow, not stuck."""
+    for _ in _trickle(files, slow_s()):
+        pass
+
+
+def load_sleepily(files: list[str]) -> None:
+    """The last rank sleeps nearly all the time, in between it reads a little: a network disk with bad days."""
+    if is_last():
+        for _ in _trickle(files, slow_s(), pause=SLEEP_S):
+            pass
+
+
+def slow_s() -> float:
+    """How long a slow fault takes, in seconds."""
+    return float(os.environ.get("HSOPS_LAB_SLOW_LOAD_S", SLOW_LOAD_S))
+
+
+def _trickle(files: list[str], seconds: float, pause: float = 0.05) -> Iterator[int]:
+    """Read ``files`` again and again for ``seconds``, a piece every ``pause`` seconds, past the page cache."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         for name in files:
@@ -93,7 +109,53 @@ def _trickle(files: list[str], seconds: float) -> Iterator[int]:
                 while time.monotonic() < until and (piece := file.read(PIECE)):
                     os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
                     yield len(piece)
-                    time.sleep(0.05)
+                    time.sleep(pause)
+
+
+def compile_long() -> None:
+    """The first rank waits for a child named nvcc that computes and says nothing: a JIT on its first start."""
+    if _rank() != 0:
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        nvcc = f"{folder}/nvcc"
+        os.symlink(os.path.realpath(sys.executable), nvcc)  # noqa: PTH211 - a rank has no pathlib to spare
+        subprocess.run([nvcc, "-I", "-S", "-c", COMPILE, str(slow_s()), "batch_prefill.cu"], check=True)
+
+
+def wait_for_a_futex() -> None:
+    """The last rank waits for a lock that nobody frees."""
+    if is_last():
+        lock = threading.Lock()
+        lock.acquire()
+        lock.acquire()
+
+
+def wait_for_a_collective() -> None:
+    """The last rank waits for the first one in an operation that the first never joins."""
+    import torch
+    import torch.distributed as ranks
+
+    if is_last():
+        ranks.recv(torch.zeros(7), src=0)
+
+
+def signal_the_last(number: int) -> Callable[[], None]:
+    """The last rank sends itself a signal."""
+    return lambda: os.kill(os.getpid(), number) if is_last() else None
+
+
+def is_last() -> bool:
+    """This is the last rank. Before the ranks know each other: any but the first."""
+    import torch.distributed as ranks  # asked here: where a ModelRunner keeps its rank differs by version
+
+    return ranks.get_rank() == ranks.get_world_size() - 1 if ranks.is_initialized() else _rank() > 0
+
+
+def _rank() -> int:
+    """By the process's title: ``sglang::scheduler_TP1``; 0 without one."""
+    with open("/proc/self/cmdline", "rb") as file:  # noqa: PTH123
+        found = re.search(rb"TP(\d+)", file.read())
+    return int(found.group(1)) if found else 0
 
 
 def expect_aux_states(module: ModuleType) -> None:
@@ -107,48 +169,110 @@ def expect_aux_states(module: ModuleType) -> None:
     module.DeepseekV2ForCausalLM.__init__ = __init__
 
 
-def last_rank_after_load(signal_number: int) -> Callable[[ModuleType], None]:
-    """The last rank sends itself a signal once its weights are there; the others wait for it."""
+def around(names: tuple[str, ...], *, first: bool) -> Callable[[Callable[[], object]], Patch]:
+    """``deed()`` before (``first``) or after the ModelRunner's method of whichever of ``names`` this SGLang has."""
+
+    def with_deed(deed: Callable[[], object]) -> Patch:
+        def patch(module: ModuleType) -> None:
+            for name in names:
+                if method := getattr(module.ModelRunner, name, None):
+                    setattr(module.ModelRunner, name, _beside(method, deed, first=first))
+
+        return patch
+
+    return with_deed
+
+
+def _beside(method: Callable[..., Any], deed: Callable[[], object], *, first: bool) -> Callable[..., Any]:
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        if first:
+            deed()
+        found = method(*args, **kwargs)
+        if not first:
+            deed()
+        return found
+
+    return wrapped
+
+
+def in_forward(deed: Callable[[], object]) -> Patch:
+    """``deed()`` inside the model, in the first pass that it is given: the warm-up request's prefill."""
+    to_come = [deed]
 
     def patch(module: ModuleType) -> None:
-        load = module.ModelRunner.load_model
-
-        def load_model(runner: Any, *args: Any, **kwargs: Any) -> Any:
-            import torch.distributed as ranks  # asked here: where a ModelRunner keeps its rank differs by version
-
-            loaded = load(runner, *args, **kwargs)
-            if ranks.get_rank() == ranks.get_world_size() - 1:
-                os.kill(os.getpid(), signal_number)
-            return loaded
-
-        module.ModelRunner.load_model = load_model
+        cls = module.VocabParallelEmbedding
+        cls.forward = _beside(cls.forward, lambda: to_come.pop()() if to_come else None, first=True)
 
     return patch
 
 
+# where a fault with a deed may strike (``NAME@PLACE``): the stage that is then under way
+PLACES: dict[str, tuple[str, Callable[[Callable[[], object]], Patch]]] = {
+    "distributed": (RUNNER, around(("init_torch_distributed",), first=True)),
+    "weights": (LOADER, lambda deed: before_weights(lambda _: deed())),
+    "kv-cache": (RUNNER, around(("load_model",), first=False)),
+    "http": (RUNNER, around(("init_memory_pool", "alloc_memory_pool"), first=False)),
+    "warm-up": (EMBEDDING, in_forward),
+}
+
+
+def hooks_of(text: str) -> tuple[tuple[str, Patch], ...]:
+    """The patches of ``NAME`` or ``NAME@PLACE``.
+
+    Raises:
+        KeyError: there is no such fault or place, or that fault has one place only.
+    """
+    name, _, place = text.partition("@")
+    fault = FAULTS[name]
+    if not place:
+        return fault.hooks
+    if fault.deed is None:
+        raise KeyError(place)
+    module, put = PLACES[place]
+    return ((module, put(fault.deed)),)
+
+
+def _after_load(looks_like: str, deed: Callable[[], object]) -> Fault:
+    module, put = PLACES["kv-cache"]
+    return Fault(looks_like, ((module, put(deed)),), deed)
+
+
 FAULTS = {
-    "busy-wait": Fault(
-        "after the weights every rank spins, writing to an eventfd; the port never opens, the log is silent",
-        ((RUNNER, spin_after_load),),
+    "busy-wait": _after_load(
+        "after the weights every rank spins, writing to an eventfd; the port never opens, the log is silent", spin
     ),
     "busy-wait-warmup": Fault(
         "the port opens, /health stays 503: every rank spins inside the warm-up's forward pass",
-        ((EMBEDDING, spin_in_forward),),
+        ((EMBEDDING, in_forward(spin)),),
     ),
     "slow-load": Fault(
         "the weights take a minute (HSOPS_LAB_SLOW_LOAD_S seconds), reading all the time: slow, not hung",
-        ((LOADER, load_slowly),),
+        ((LOADER, before_weights(load_slowly)),),
+    ),
+    "sleepy-load": Fault(
+        "the last rank's weights take as long, asleep save for a small read every few seconds: slow, not hung",
+        ((LOADER, before_weights(load_sleepily)),),
+    ),
+    "compile": _after_load(
+        "after the weights a compiler runs below the first rank for as long, without a line: slow, not hung",
+        compile_long,
     ),
     "v1-patch": Fault(
         "capture_aux_hidden_states is set but nothing is captured: the first forward pass fails",
         ((MODEL, expect_aux_states),),
     ),
-    "stopped-rank": Fault(
+    "stopped-rank": _after_load(
         "the last rank stops (SIGSTOP) after its weights; the others wait for it for ever",
-        ((RUNNER, last_rank_after_load(signal.SIGSTOP)),),
+        signal_the_last(signal.SIGSTOP),
     ),
-    "killed-rank": Fault(
-        "the last rank is killed (SIGKILL) after its weights, as the OOM killer does",
-        ((RUNNER, last_rank_after_load(signal.SIGKILL)),),
+    "killed-rank": _after_load(
+        "the last rank is killed (SIGKILL) after its weights, as the OOM killer does", signal_the_last(signal.SIGKILL)
+    ),
+    "futex-wait": _after_load(
+        "after its weights the last rank waits for a lock that nobody frees, the others for it", wait_for_a_futex
+    ),
+    "lost-collective": _after_load(
+        "after its weights the last rank waits in a collective of its own, the others in the next one",
+        wait_for_a_collective,
     ),
 }

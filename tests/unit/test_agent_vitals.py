@@ -1,0 +1,155 @@
+"""Signs of work without a log line, looked for on real processes and folders."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hsops.agent import jit_cache, procs
+from hsops.agent.vitals import Vitals
+
+READS = """
+import os, sys
+name, piece = sys.argv[1], int(sys.argv[2])
+while True:
+    sys.stdin.buffer.read(1)
+    with open(name, "rb", buffering=0) as file:
+        while file.read(piece):
+            pass
+    os.write(1, b".")
+"""
+CHATTERS = """
+import os, sys
+fd = os.eventfd(0, os.EFD_NONBLOCK)
+while True:
+    sys.stdin.buffer.read(1)
+    for _ in range(200_000):
+        os.eventfd_write(fd, 1)
+        os.eventfd_read(fd)
+    os.write(1, b".")
+"""
+SLEEPS = "import sys; sys.stdin.buffer.read()"
+
+
+@contextmanager
+def child(script: str, *words: str, executable: Path | str = sys.executable) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that does one round for every byte of its input, and answers with a dot."""
+    argv = [str(executable), "-I", "-S", "-c", script, *words]
+    process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, executable=executable)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def round_of(process: subprocess.Popen[bytes]) -> None:
+    """One round, to its end."""
+    assert process.stdin and process.stdout
+    process.stdin.write(b"x")
+    process.stdin.flush()
+    assert process.stdout.read(1) == b"."
+
+
+def looked(vitals: Vitals, process: subprocess.Popen[bytes]) -> dict[str, Any]:
+    """What is seen of a run whose server is ``process`` and its only rank, too."""
+    return vitals.look(process.pid, {"TP0": process.pid}, mute_s=0.0)
+
+
+def test_bulk_reads_of_cached_files_count_and_chatter_does_not(tmp_path: Path) -> None:
+    """``rchar`` grows with both: weights that lie in the page cache, and the eventfd of a loop that waits."""
+    weights = tmp_path / "weights"
+    weights.write_bytes(os.urandom(1 << 20))
+    vitals, chats = Vitals({}), Vitals({})
+
+    with child(READS, str(weights), "65536") as reads, child(CHATTERS) as chatters:
+        round_of(reads)
+        round_of(chatters)
+        looked(vitals, reads), looked(chats, chatters)
+        before = procs.io(chatters.pid)["rchar"]
+        round_of(reads)
+        round_of(chatters)
+        read, chat = looked(vitals, reads), looked(chats, chatters)
+        grown = procs.io(chatters.pid)["rchar"] - before
+
+    assert (1 << 20) - (64 << 10) <= read["cached"] <= (1 << 20) + (64 << 10)
+    assert read["ranks"]["TP0"]["cached"] == read["cached"]
+    assert grown >= 1_600_000 and chat["cached"] == 0
+
+
+def test_a_compiler_below_the_server_is_told_with_its_source(tmp_path: Path) -> None:
+    """Its name is that of its file; a stopped one is not at work."""
+    nvcc = tmp_path / "nvcc"
+    nvcc.symlink_to(Path(sys.executable).resolve())
+    vitals = Vitals({})
+
+    with child(SLEEPS, "-O3", "/x/batch_prefill.cu", executable=nvcc) as compiler:
+        wait_until(lambda: bool(looked(vitals, compiler)["compilers"]))
+        (seen,) = looked(vitals, compiler)["compilers"]
+        os.kill(compiler.pid, 19)
+        wait_until(lambda: not looked(vitals, compiler)["compilers"])
+
+    assert (seen["name"], seen["what"]) == ("nvcc", "batch_prefill.cu")
+    assert 0 <= seen["age_s"] < 60
+
+
+def test_a_cache_that_grows_is_seen_and_named(tmp_path: Path) -> None:
+    """Files and bytes below the folder that the server's environment names."""
+    cache = tmp_path / "triton"
+    (cache / "a").mkdir(parents=True)
+    (cache / "a/kernel.cubin").write_bytes(b"12345")
+    (cache / "away").symlink_to("/")
+
+    before = jit_cache.measure(str(cache))
+    (cache / "a/other.cubin").write_bytes(b"123")
+
+    assert (before, jit_cache.measure(str(cache))) == ((2, 6), (3, 9))
+    assert jit_cache.measure(str(tmp_path / "nothing")) == (0, 0)
+
+
+def test_caches_are_looked_at_in_the_background(tmp_path: Path) -> None:
+    """Nobody waits for an answer; later ones name what grew."""
+    found = jit_cache.Caches([str(tmp_path)], every_s=0.05)
+    wait_until(lambda: found.look() is not None)
+    (tmp_path / "kernel.so").write_bytes(b"1234")
+
+    wait_until(lambda: (found.look() or {}).get("bytes") == 4)
+
+    assert found.look() == {"files": 1, "bytes": 4, "where": str(tmp_path)}
+
+
+@pytest.mark.parametrize(
+    "env,folder",
+    [
+        ({}, "/h/.cache/flashinfer"),
+        ({"FLASHINFER_WORKSPACE_BASE": "/w"}, "/w/.cache/flashinfer"),
+        ({}, "/h/.triton/cache"),
+        ({"TRITON_HOME": "/t"}, "/t/.triton/cache"),
+        ({"TRITON_CACHE_DIR": "~/tc"}, "/h/tc"),
+        ({}, "/h/.cache/deep_gemm"),
+        ({"SGLANG_DG_CACHE_DIR": "/s", "DG_JIT_CACHE_DIR": "/d"}, "/s"),
+        ({"DG_JIT_CACHE_DIR": "/d"}, "/d"),
+        ({"TVM_FFI_CACHE_DIR": "/f"}, "/f"),
+        ({"TMPDIR": "/scratch"}, "/scratch/torchinductor_u"),
+        ({"TORCHINDUCTOR_CACHE_DIR": "/i"}, "/i"),
+    ],
+)
+def test_where_caches_lie(env: dict[str, str], folder: str) -> None:
+    """By default in the home folder of the server's user; variables move them."""
+    assert folder in jit_cache.roots({"HOME": "/h", "USER": "u", **env})
+
+
+def wait_until(done: Any, seconds: float = 60.0) -> None:
+    """Ask until it is so."""
+    until = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < until
+        time.sleep(0.02)
