@@ -127,3 +127,11 @@ def test_without_the_lab_the_way_to_it_is_named(tmp_path):
     assert done.returncode == 4
     assert "hosts.lab.ssh_config: there is no file ~/.hsops-lab/ssh_config" in done.stderr
     assert "hsops lab up" in done.stderr
+
+
+def test_stop_on_failure_without_a_watch_is_refused(here):
+    """Nobody would see the failure; nothing is started, no host asked."""
+    done = hsops("launch", "--stop-on-failure", cwd=here)
+
+    assert done.returncode == 2
+    assert "--stop-on-failure needs --wait-healthy" in done.stderr

@@ -20,6 +20,11 @@ class Case:
         """For people and the command line."""
         return f"{self.fault}.{self.number}"
 
+    @property
+    def stage(self) -> str:
+        """The stage of the start that it strikes, as events name it."""
+        return (self.fault.partition("@")[2] or "weights").replace("-", " ").replace("warm up", "warm-up")
+
 
 def _times(count: int, *faults: str, stuck: bool) -> list[Case]:
     return [Case(fault, number, stuck) for fault in faults for number in range(1, count + 1)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -25,10 +26,11 @@ STEP_S = 45  # between the last milestone and the place where it hangs: imports,
 
 @pytest.fixture(scope="session")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """A lab with SGLang 0.5.9."""
-    home = tmp_path_factory.mktemp("labs") / "lab"
+    """A lab with SGLang 0.5.9; HSOPS_STALLS_HOME keeps it, and its good run, for a soak in pieces."""
+    kept = os.environ.get("HSOPS_STALLS_HOME")
+    home = Path(kept) if kept else tmp_path_factory.mktemp("labs") / "lab"
     yield labs.up(home, sglang="0.5.9")
-    labs.down(home, purge=True)
+    labs.down(home, purge=not kept)
 
 
 @pytest.fixture(scope="session")
@@ -41,9 +43,12 @@ def hsops(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Cli:
 @pytest.fixture(scope="session")
 def good(hsops: Cli, lab: Lab) -> Path:
     """The baseline of one undisturbed launch."""
-    assert hsops("launch", "--wait-healthy").returncode == 0
-    assert hsops("stop").returncode == 0
-    return Path(shutil.copy(_baseline(lab), lab.layout.home / "good.json"))
+    path = lab.layout.home / "good.json"
+    if not path.exists():
+        assert hsops("launch", "--wait-healthy").returncode == 0
+        assert hsops("stop").returncode == 0
+        shutil.copy(_baseline(lab), path)
+    return path
 
 
 @pytest.fixture(autouse=True)
@@ -64,12 +69,12 @@ def test_slow_is_never_called_stuck(hsops: Cli, lab: Lab, case: Case) -> None:
     """It becomes healthy, and nobody had to look into it on the way."""
     labs.up(lab.layout.home, fault=case.fault)
 
-    seen = followed(hsops, "launch", "--wait-healthy")
+    seen = followed(hsops, case, "launch", "--wait-healthy")
 
     record(case, seen)
     print(f"{case.id}: {seen}")
     assert (seen["exit"], seen["stalls"]) == (0, 0), seen
-    assert seen["took_s"] > SLOW_S
+    assert seen["limit_s"] < SLOW_S, "the good run was too slow: this launch proves nothing"
 
 
 @pytest.mark.parametrize("case", STUCK, ids=lambda case: case.id)
@@ -78,7 +83,7 @@ def test_stuck_is_told_within_the_bound(hsops: Cli, lab: Lab, case: Case) -> Non
     labs.up(lab.layout.home, fault=case.fault)
     stops = case.fault == "lost-collective@http"
 
-    seen = followed(hsops, "launch", "--wait-healthy", *(["--stop-on-failure"] if stops else []))
+    seen = followed(hsops, case, "launch", "--wait-healthy", *(["--stop-on-failure"] if stops else []))
 
     seen["left"] = hsops.json("status")["data"]["runs"][0]["phase"] == "running"
     record(case, seen)
@@ -89,8 +94,8 @@ def test_stuck_is_told_within_the_bound(hsops: Cli, lab: Lab, case: Case) -> Non
     assert seen["left"] != stops
 
 
-def followed(hsops: Cli, *words: str) -> dict[str, Any]:
-    """A launch to its end, and what it said on the way."""
+def followed(hsops: Cli, case: Case, *words: str) -> dict[str, Any]:
+    """A launch to its end, and what it said on the way: of waits, those in the stage that the case strikes."""
     client = hsops.start(*words, "--json")
     began = last = time.monotonic()
     stalls, quiet, limit, said, event = 0, 0.0, 0.0, "", dict[str, Any]()
@@ -100,7 +105,7 @@ def followed(hsops: Cli, *words: str) -> dict[str, Any]:
         kind = event.get("event")
         last = time.monotonic() if kind == "milestone-reached" else last
         stalls += kind == "note" and event["message"].startswith("stalled ")
-        if kind == "waiting":
+        if kind == "waiting" and event["stage"] == case.stage:
             quiet, limit = max(quiet, event["silent_s"]), max(limit, event["limit_s"])
             said = event["doing"][0] if event["doing"] else said
     now = time.monotonic()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,25 @@ def test_what_moves_is_never_called_a_hang(name: str) -> None:
 
     assert not verdict.hung
     assert verdict.exit_code in (0, 1)
+
+
+@pytest.mark.parametrize(
+    "name,verdict",
+    [
+        ("weights-repack-skew-live", ("rank-straggler-load", 0, True)),
+        ("graphs-ten-minutes", ("graph-capture-hang", None, True)),
+        ("weights-reading", ("loading", None, False)),
+        ("jit-compilers-run", ("jit-compiling-not-hung", None, False)),
+    ],
+)
+def test_a_watch_that_vouches_for_silence(name: str, verdict: tuple[str, int | None, bool]) -> None:
+    """What is slow by benefit of the doubt is stuck once good runs vouch; what is seen to move is not, even then."""
+    seen = diagnose_cases.evidence(diagnose_cases.load(name))
+
+    found = judge(replace(seen, unmoved_s=600.0))
+
+    assert judge(seen).moving
+    assert (found.name, found.rank, found.hung) == verdict
 
 
 def test_every_verdict_has_one_family() -> None:
