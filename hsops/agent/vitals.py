@@ -53,7 +53,7 @@ class Vitals:
             "cached": self._all_bulk,
             "majflt": sum(p.majflt for p in tree),
             "rss": sum(p.rss for p in tree),
-            "gpu_mib": self._gpus.look(),
+            "gpu_mib": self._gpus.look(io),
             "compilers": _compilers(tree),
             "jit": self._caches.look(),
             "functions": self._stacks.look(pid, pids, mute_s),

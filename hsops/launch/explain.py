@@ -49,8 +49,8 @@ def _weights(watch: Watch, now: float) -> Iterator[str]:
 
 
 def _graphs(watch: Watch) -> Iterator[str]:
-    if watch.summary.stage == "graphs" and (bar := _bar(watch, "captur")):
-        yield f"CUDA graphs {_at(bar)}"
+    if watch.summary.stage == "graphs" and (bar := _bar(watch, "captur") or _bar(watch, "progress")):
+        yield f"CUDA graphs {_at(bar)}"  # the bar of 2025-03 has no caption
 
 
 def _cache(watch: Watch, now: float) -> Iterator[str]:

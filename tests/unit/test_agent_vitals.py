@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hsops.agent import jit_cache, procs
+from hsops.agent import gpus, jit_cache, procs
 from hsops.agent.vitals import Vitals
 
 READS = """
@@ -145,6 +145,50 @@ def test_caches_are_looked_at_in_the_background(tmp_path: Path) -> None:
 def test_where_caches_lie(env: dict[str, str], folder: str) -> None:
     """By default in the home folder of the server's user; variables move them."""
     assert folder in jit_cache.roots({"HOME": "/h", "USER": "u", **env})
+
+
+SMI = """#!/bin/sh
+case "$1" in
+--query-compute-apps=*) cat "{folder}/apps" ;;
+*) echo 1000; echo 2000 ;;
+esac
+"""
+
+
+@pytest.mark.parametrize(
+    "apps,mib",
+    [("7, 500\n8, 600\n9, 90\n", 1100), ("9, 90\n", 3000), ("", 3000), ("7, [N/A]\n8, [N/A]\n", 3000)],
+)
+def test_gpu_memory_is_that_of_our_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, apps: str, mib: int
+) -> None:
+    """A neighbour's must not speak for them; where the driver does not show them, the GPUs count as a whole."""
+    (tmp_path / "apps").write_text(apps)
+    (tmp_path / "nvidia-smi").write_text(SMI.format(folder=tmp_path))
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    memory = gpus.GpuMemory()
+
+    wait_until(lambda: memory.look({7, 8}) is not None)
+
+    assert memory.look({7, 8}) == mib
+    memory.close()
+
+
+def test_a_mute_nvidia_smi_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is asked once and never again while it does not answer."""
+    asked = tmp_path / "asked"
+    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\necho x >> {asked}\nexec sleep 600\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    memory = gpus.GpuMemory()
+
+    memory.look(set())
+    wait_until(asked.exists)
+    answers = {memory.look(set()) for _ in range(100)}
+    memory.close()
+
+    assert answers == {None} and asked.read_text() == "x\n"
 
 
 def wait_until(done: Any, seconds: float = 60.0) -> None:

@@ -288,6 +288,30 @@ def test_a_full_bar_is_not_loaded_and_says_who_reads_how_fast() -> None:
     assert stopped == ("shard bar 100 % is not loaded: TP1 still loading, TP1 stopped by a signal",)
 
 
+@pytest.mark.parametrize("caption", ["Capturing batches (bs=8 avail_mem=4.81 GB): ", ""])
+def test_the_bar_of_graph_capture_is_told(caption: str) -> None:
+    """It redraws itself by carriage returns; an older SGLang gives it no name."""
+    watch = a_watch(floor=30.0)
+    log = LOG[: LOG.index(b"[2026-11-29 17:40:47 TP1] KV Cache")]
+    for here, on_a_gpu in (
+        (b"'cpu'", b"'cuda'"),
+        (b"graph': True", b"graph': False"),
+        (b"Cuda graph is disabled", b""),
+    ):
+        log = log.replace(here, on_a_gpu)
+    feed(watch, log)
+    for rank in (0, 1):
+        feed(watch, f"[2026-11-29 17:40:48 TP{rank}] Memory pool end. avail mem=5 GB\n".encode())
+        feed(watch, f"[2026-11-29 17:40:48 TP{rank}] Capture target decode CUDA graph begin. bs=1\n".encode())
+
+    feed(
+        watch, f"\r{caption}  0%|          | 0/23 [00:00<?, ?it/s]\r{caption} 43%|####  | 10/23 [00:01<00:01]".encode()
+    )
+
+    assert watch.summary.stage == "graphs"
+    assert doing(watch, now=2.0) == ("CUDA graphs 43 % (10/23)",)
+
+
 def test_compilers_caches_and_functions_are_told() -> None:
     """What a start does while its log is mute; what only starts others is left out."""
     watch = a_watch(floor=30.0)
