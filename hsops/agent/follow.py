@@ -10,6 +10,7 @@ from hsops.agent.vitals import Vitals
 _TICK_S = 0.1  # how often log and state are looked at: two stat calls
 _VITALS_S = 0.5
 _BEAT_S = 2.0
+_PROBES = 1024  # bytes that health probes, one a second, write into the log before the stacks are looked at
 
 
 def follow(params: "dict[str, Any]") -> "dict[str, Any]":
@@ -33,8 +34,7 @@ def _until_ended(run: RunDir, tail: logs.Tail, watch: "_Watch") -> "dict[str, An
     while True:
         ended = watch.ended()
         said = tail.pour()
-        if said:
-            watch.said = time.monotonic()
+        watch.grown(tail.offset)
         watch.state()
         watch.periodic()
         if ended and not said:
@@ -52,7 +52,7 @@ class _Watch:
         self._hello: Any = None
         self._next_vitals = self._next_beat = 0.0
         self._pids: dict[str, int] = {}
-        self.said = time.monotonic()
+        self._mute = (time.monotonic(), 0)  # since when, and how long the log was then
         spec = run.read("spec.json")
         self.vitals = Vitals(spec.get("env") or {})
         self._dump_dir = str(spec.get("dump_dir") or "")
@@ -70,13 +70,18 @@ class _Watch:
         """The server's own process is gone; what it wrote is in the log by now."""
         return not self.run.running()
 
+    def grown(self, offset: int) -> None:
+        """The log is so long by now. What health probes leave there does not end its silence."""
+        if abs(offset - self._mute[1]) >= _PROBES:
+            self._mute = (time.monotonic(), offset)
+
     def periodic(self) -> None:
         """Vital signs every second, new hello files, and a beat."""
         now = time.monotonic()
         if now >= self._next_vitals:
             self._next_vitals = now + _VITALS_S
             pid = int(self.run.read("state.json").get("pid", 0))
-            protocol.emit("vitals", **self.vitals.look(pid, self._pids, mute_s=now - self.said))
+            protocol.emit("vitals", **self.vitals.look(pid, self._pids, mute_s=now - self._mute[0]))
             self._hellos()
         elif now >= self._next_beat:
             self._next_beat = now + _BEAT_S

@@ -184,7 +184,7 @@ def test_a_mute_nvidia_smi_is_not_waited_for(tmp_path: Path, monkeypatch: pytest
     memory = gpus.GpuMemory()
 
     memory.look(set())
-    wait_until(asked.exists)
+    wait_until(lambda: asked.exists() and bool(asked.read_text()))
     answers = {memory.look(set()) for _ in range(100)}
     memory.close()
 
