@@ -4,7 +4,7 @@ VENV := .venv
 BIN  := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup demo test unit integration lock-race cut e2e matrix stalls crash deploy-releases lint bench fidelity docs models-table gpu-bundle gpu constraints clean
+.PHONY: setup demo test unit integration lock-race cut e2e matrix stalls crash deaths deploy-releases flags lint bench fidelity docs models-table gpu-bundle gpu constraints clean
 
 setup: $(VENV)/.ready ## the virtual environment and the system packages that the tests need
 
@@ -44,8 +44,14 @@ stalls: setup ## thirty launches of a real SGLang, slowed or hung on purpose: ha
 crash: setup ## deploy is killed at every system call of apply, revert and repair, and every call fails: half an hour
 	HSOPS_CRASH=all $(BIN)/python -m pytest -s tests/faults/test_deploy_kills.py tests/faults/test_deploy_power.py tests/faults/test_script_kills.py tests/faults/test_deploy_over_ssh.py
 
+deaths: setup ## a rank dies at each milestone of the start, in each way: half an hour; VERSION=0.5.23 for another release
+	HSOPS_DEATHS="$(or $(VERSION),0.5.9)" $(BIN)/python -m pytest -s tests/e2e/test_deaths.py
+
 deploy-releases: setup ## deploy and revert on the wheel of every release: minutes
 	HSOPS_MATRIX="$(or $(VERSIONS),all)" $(BIN)/python -m pytest -s tests/matrix/test_deploy_releases.py
+
+flags: setup ## what hsops reads of SGLang's command line against its own parser, every release: ten minutes
+	HSOPS_MATRIX="$(or $(VERSIONS),all)" $(BIN)/python -m pytest -s tests/matrix/test_flags.py
 
 lint: setup
 	$(BIN)/ruff format --check --quiet .

@@ -16,6 +16,7 @@ VERBS = {
     "clock": "facts:clock",
     "doctor": "doctor:doctor",
     "env-look": "facts:environment",
+    "args-look": "options:look",
     "model-read": "facts:model",
     "patch-inspect": "patch:inspect",
     "patch-apply": "patch:apply",

@@ -19,6 +19,7 @@ from hsops.agent.rundir import RunDir
 
 _PR_SET_CHILD_SUBREAPER = 36
 _LOOK_S = 0.25  # how often new ranks are looked for: one shows its title some seconds after it starts
+_UNNAMED_S = 0.8  # how long a rank that died without a number waits for the others' titles, which tell it
 _CALM_S = 2.0  # when all have been seen: ends wake it anyway
 
 
@@ -65,6 +66,7 @@ class Supervisor:
         self.state: dict[str, Any] = {}
         self._selector = selectors.DefaultSelector()
         self._watched: dict[int, tuple[str, int]] = {}  # pid -> role, pidfd
+        self._unnamed: dict[int, float] = {}  # zombies: pid -> when first seen
         self._wake, wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
@@ -151,6 +153,24 @@ class Supervisor:
                 # a rank that forks (for lscpu, a compiler ...) lends its title to the child until that execs
                 if role and procs.role(procs.title(proc.ppid)) != role:
                     self._watch(proc.pid, role)
+            elif proc.zombie and proc.comm.startswith("sglang::sched"):
+                self._nameless(proc)
+
+    def _nameless(self, proc: procs.Proc) -> None:
+        """A rank that ended before its title was read. A zombie's name is cut off before its number.
+
+        SGLang 0.5.9 waits for ever for one that is not TP0. Which it was is known once all the others are.
+        """
+        known = proc.pid in self._watched or proc.pid in self.state["rank_pids"].values()
+        if known or procs.role(procs.title(proc.ppid)):  # the latter: what a rank had forked
+            return
+        ranks = self.state["ranks"]
+        missing = [f"TP{n}" for n in range(int(self.run.read("spec.json").get("tp", 1))) if f"TP{n}" not in ranks]
+        since = self._unnamed.setdefault(proc.pid, time.monotonic())
+        if len(missing) == 1 or time.monotonic() - since > _UNNAMED_S:
+            role = missing[0] if len(missing) == 1 else "scheduler"
+            self._watch(proc.pid, role)
+            self._record(proc.pid, proc.status)
 
     def _watch(self, pid: int, role: str) -> None:
         try:

@@ -64,6 +64,7 @@ def launch(
 
 def bring_up(session: Session, wish: Wish) -> Outcome:
     """The command's body, for playbooks too."""
+    from hsops.launch.paste import pasted
     from hsops.render import launch as render
 
     if wish.check and (wish.wait or wish.replace):
@@ -74,7 +75,7 @@ def bring_up(session: Session, wish: Wish) -> Outcome:
     agent = session.agent(spec.host)
     plan = _plan(session, agent, spec)
     if wish.check:
-        shown = asdict(plan) | {"command": str(plan.command), "secrets": len(plan.secrets)}
+        shown = asdict(plan) | {"command": str(plan.command), "shell": pasted(plan), "secrets": len(plan.secrets)}
         return Outcome({"plan": _masked(shown, plan)}, render.plan_lines(plan))
     started, healthy = _start(session, agent, plan, wish)
     data: dict[str, Any] = {"run": started.run.as_json(), "fresh": started.fresh, "notes": list(plan.notes)}
@@ -114,18 +115,21 @@ def _stop(session: Session, spec: ServerSpec, run: Run) -> Outcome:
 
 
 def _plan(session: Session, agent: Agent, spec: ServerSpec) -> Plan:
+    from hsops.launch.flags import Parser
     from hsops.launch.plan import plan
-    from hsops.launch.start import inspect, machine
+    from hsops.launch.start import inspect, machine, parser
 
     patches = [session.inventory.patches[name] for name in spec.patches]
     captures = any(patch.kind == "hs-dump" for patch in patches)
     host = session.inventory.hosts[spec.host]
+    deployed = inspect(agent, spec, patches)
     return plan(
         spec,
         host,
-        inspect(agent, spec, patches),
+        deployed,
         captures=captures,
         machine=machine(agent, spec.env),
+        parser=parser(agent, deployed.sglang) if spec.args else Parser(),
         fault=session.inventory_fault,
     )
 

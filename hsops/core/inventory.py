@@ -50,7 +50,9 @@ class ServerSpec(_Model):
     model: Model = Field(description="a path on the host, or a hub id")
     tp: Annotated[int, Field(ge=1, le=1024)] = 1
     port: Annotated[int, Field(ge=1, le=65535)] | Literal["auto"] = 30000
-    nccl: str | None = Field(None, description="an NCCL profile: pcie-p2p, pcie-p2p-phb, pcie-dram, debug")
+    nccl: str | None = Field(
+        None, description="an NCCL profile: pcie-p2p, pcie-p2p-phb, pcie-dram, nvlink-nvls, nvlink, debug"
+    )
     env: dict[Variable, str] = Field(default_factory=dict, description="added to, and stronger than, the profile")
     args: dict[Flag, Scalar | list[Scalar]] = Field(
         default_factory=dict, description="SGLang's flags without the dashes; true means the bare flag"

@@ -1,55 +1,49 @@
-"""NCCL environments that people run on PCIe boxes, as named profiles. Every value can be overridden by ``server.env``.
-
-Source: the community's notes on 8x RTX PRO 6000 (github.com/voipmonitor/rtx6kpro, 2026) and the threads they cite, and
-NCCL's own list of variables (docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html). Leads, not law.
-"""
+"""NCCL environments as named profiles, and the variables that NCCL reads. Every value can be overridden in ``env``."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import yaml
+
+FILE = Path(__file__).with_name("nccl_profiles.yaml")
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A named environment. ``when``: what it is for, and what goes wrong with it elsewhere."""
+    """A named environment.
+
+    Args:
+        env: what it sets; ``why``: the reason for each variable.
+        when: what it is for, and what goes wrong with it elsewhere.
+        fits: ``hardware``, ``driver`` and ``nccl`` that it was seen to work on.
+        sources: addresses.
+    """
 
     env: Mapping[str, str]
+    why: Mapping[str, str]
     when: str
+    fits: Mapping[str, str]
+    sources: tuple[str, ...]
 
 
-_LOW_LATENCY = {
-    "NCCL_IB_DISABLE": "1",
-    "NCCL_PROTO": "LL",
-    "NCCL_MIN_NCHANNELS": "8",
-    "NCCL_ALLOC_P2P_NET_LL_BUFFERS": "1",
-}
-PROFILES: Mapping[str, Profile] = {
-    "pcie-p2p": Profile(
-        {"NCCL_P2P_LEVEL": "SYS", **_LOW_LATENCY},
-        "PCIe peer-to-peer works across the whole box. On a topology that cannot, the first collective deadlocks: "
-        "all GPUs at 100 %, ~140 W, last log line 'sglang is using nccl=='.",
-    ),
-    "pcie-p2p-phb": Profile({"NCCL_P2P_LEVEL": "PHB", **_LOW_LATENCY}, "as pcie-p2p, within one NUMA node only"),
-    "pcie-dram": Profile(
-        {
-            "NCCL_P2P_DISABLE": "1",
-            "NCCL_MIN_NCHANNELS": "16",
-            "NCCL_MAX_NCHANNELS": "32",
-            "NCCL_BUFFSIZE": "33554432",
-            "CUDA_DEVICE_MAX_CONNECTIONS": "32",
-        },
-        "peer-to-peer is broken, or many requests at once; NCCL_P2P_DISABLE alone would be slow",
-    ),
-    "debug": Profile(
-        {
-            "NCCL_DEBUG": "INFO",
-            "NCCL_DEBUG_SUBSYS": "INIT,GRAPH,ENV",
-            "NCCL_DEBUG_FILE": "{run_dir}/nccl.%h.%p.log",
-        },
-        "one launch, to learn what NCCL chose; one file a process in the run directory",
-    ),
-}
+@cache
+def profiles() -> Mapping[str, Profile]:
+    """By name, from the file beside this one."""
+    return {
+        name: Profile(
+            {variable: one["value"] for variable, one in raw["env"].items()},
+            {variable: one["why"] for variable, one in raw["env"].items()},
+            raw["when"],
+            raw["fits"],
+            tuple(raw["sources"]),
+        )
+        for name, raw in yaml.safe_load(FILE.read_text(encoding="utf-8")).items()
+    }
+
 
 # NCCL 2.18 - 2.28. Only used to catch misspelt names: a name far from all of these is left alone.
 KNOWN = frozenset(

@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from hsops.core.command import Command
 from hsops.core.errors import ConfigError, Fault
 from hsops.core.inventory import HostSpec, Scalar, ServerSpec
 from hsops.core.secret import MASK, is_secret_flag, is_secret_variable, value_of
-from hsops.launch import env_lint, hook, nccl, needs
+from hsops.launch import env_lint, flags, hook, nccl, needs
 
 Path_ = tuple[str, ...]
 Args = dict[str, Scalar | list[Scalar]]  # flags without dashes
@@ -61,6 +61,7 @@ class Plan:
         notes: what was added, and why; for people.
         spec_hash: equal for equal plans.
         secrets: values never to show.
+        origins: variable of ``env`` -> who sets it.
     """
 
     server: str
@@ -77,6 +78,7 @@ class Plan:
     notes: tuple[str, ...]
     spec_hash: str
     secrets: tuple[str, ...]
+    origins: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def command(self) -> Command:
@@ -117,6 +119,7 @@ def plan(
     *,
     captures: bool,
     machine: env_lint.Machine = env_lint.Machine(),
+    parser: flags.Parser = flags.Parser(),
     fault: Callable[[Path_, str], Fault] = nowhere,
 ) -> Plan:
     """The command and environment of ``server``.
@@ -124,15 +127,17 @@ def plan(
     Args:
         captures: one of its patches is hs-dump.
         machine: what the host has, for the environment's values.
+        parser: the command line that its SGLang takes.
         fault: makes a fault of a path in the inventory, with its line.
 
     Raises:
         ConfigError: the server's entry contradicts itself or its patch; every fault at once.
     """
-    _refuse(server, machine, captures=captures, fault=fault)
-    args, notes = _arguments(server, deployed, captures=captures)
+    reading = flags.read(server.args, parser)
+    _refuse(server, machine, reading, captures=captures, fault=fault)
+    args, notes = _arguments(server, deployed, reading, captures=captures)
     argv = _argv(server, args)
-    env = _environment(server, deployed, captures=captures)
+    env, origins = _environment(server, deployed, captures=captures)
     return Plan(
         server=server.name,
         host=host.name,
@@ -148,25 +153,34 @@ def plan(
         notes=(*notes, *env_lint.warnings(env)),
         spec_hash=_hash(argv, env, server, host, deployed),
         secrets=tuple(str(value) for name, value in args.items() if is_secret_flag(f"--{name}")),
+        origins=origins,
     )
 
 
 def _refuse(
-    server: ServerSpec, machine: env_lint.Machine, *, captures: bool, fault: Callable[[Path_, str], Fault]
+    server: ServerSpec,
+    machine: env_lint.Machine,
+    reading: flags.Reading,
+    *,
+    captures: bool,
+    fault: Callable[[Path_, str], Fault],
 ) -> None:
-    clashes = [*_clashes(server)] if captures else []
-    if faults := [*_faults(server, machine), *clashes]:
-        placed = [fault(("servers", server.name, *path), message) for path, message in faults]
+    clashes = [*_clashes(server, reading)] if captures else []
+    if faults := [*_faults(server, machine, reading), *clashes]:
+        one_each = dict(reversed(faults))  # of two at one place the first is the more telling
+        placed = [fault(("servers", server.name, *path), message) for path, message in one_each.items()]
         placed.sort(key=lambda one: (one.line, one.column))
         raise ConfigError(placed, fix=_LEAVE_OUT.format(server=server.name) if clashes else "")
 
 
-def _arguments(server: ServerSpec, deployed: Deployed, *, captures: bool) -> tuple[Args, tuple[str, ...]]:
-    """The flags, without those that fields of the server stand for; and a note for each that was added."""
-    given = {_flag(name): value for name, value in server.args.items()}
+def _arguments(
+    server: ServerSpec, deployed: Deployed, reading: flags.Reading, *, captures: bool
+) -> tuple[Args, tuple[str, ...]]:
+    """The flags, without those that fields of the server stand for; and notes, one for each that was added."""
+    given = {reading.flag(name): value for name, value in server.args.items()}
     added = needs.missing(given, needs.Installed(deployed.sglang, deployed.flags)) if captures else {}
     args: Args = {name: value for name, value in given.items() if name not in _FIELDS}
-    notes = [f"added --{flag}: {why}" for flag, why in added.items()]
+    notes = [*reading.notes, *(f"added --{flag}: {why}" for flag, why in added.items())]
     if deployed.hook:
         args[hook.FLAG] = hook.argument(args.get(hook.FLAG))
         notes.append(f"added --{hook.FLAG}: {hook.WHY}")
@@ -179,32 +193,41 @@ def _argv(server: ServerSpec, args: Args) -> tuple[str, ...]:
     return (*head, "--port", "{port}", *words)
 
 
-def _environment(server: ServerSpec, deployed: Deployed, *, captures: bool) -> dict[str, str]:
-    """Each source is stronger than those before it."""
-    return {
-        **(nccl.PROFILES[server.nccl].env if server.nccl else {}),
-        **({"SGLANG_HS_DUMP_DIR": "{dump_dir}", "SGLANG_HS_RUN": "{run}"} if captures else {}),
-        **server.env,
-        **(hook.environment(deployed.hook, server.env) if deployed.hook else {}),
-    }
+def _environment(server: ServerSpec, deployed: Deployed, *, captures: bool) -> tuple[dict[str, str], dict[str, str]]:
+    """The variables, and who sets each: a source is stronger than those before it."""
+    sources: tuple[tuple[str, Mapping[str, str]], ...] = (
+        (f"nccl profile {server.nccl}", nccl.profiles()[server.nccl].env if server.nccl else {}),
+        ("hs-dump", {"SGLANG_HS_DUMP_DIR": "{dump_dir}", "SGLANG_HS_RUN": "{run}"} if captures else {}),
+        ("inventory", server.env),
+        ("hs-dump", hook.environment(deployed.hook, server.env) if deployed.hook else {}),
+    )
+    env: dict[str, str] = {}
+    origins: dict[str, str] = {}
+    for who, values in sources:
+        for name, value in values.items():
+            over = f" (over {env[name]} of {origins[name]})" if name in env and env[name] != value else ""
+            env[name], origins[name] = value, f"{who}{over}"
+    return env, origins
 
 
-def _faults(server: ServerSpec, machine: env_lint.Machine) -> Iterator[tuple[Path_, str]]:
+def _faults(server: ServerSpec, machine: env_lint.Machine, reading: flags.Reading) -> Iterator[tuple[Path_, str]]:
     for name, value in server.args.items():
-        field = _FIELDS.get(_flag(name))
-        if field and str(value) != str(getattr(server, field)):
-            yield ("args", name), f"{value!r} contradicts {field}: {getattr(server, field)!r}; keep one"
-    if server.nccl and server.nccl not in nccl.PROFILES:
-        yield ("nccl",), f"no profile {server.nccl!r}; there are {', '.join(nccl.PROFILES)}"
-    profile = nccl.PROFILES.get(server.nccl or "")
+        own = _FIELDS.get(reading.flag(name))
+        if own and str(value) != str(getattr(server, own)):
+            yield ("args", name), f"{value!r} contradicts {own}: {getattr(server, own)!r}; keep one"
+    for name, said in reading.faults:
+        yield ("args", name), said
+    if server.nccl and server.nccl not in nccl.profiles():
+        yield ("nccl",), f"no profile {server.nccl!r}; there are {', '.join(nccl.profiles())}"
+    profile = nccl.profiles().get(server.nccl or "")
     for name, said in env_lint.faults(server.env, profile.env if profile else {}, machine, server.tp):
         yield ("env", name), said
 
 
-def _clashes(server: ServerSpec) -> Iterator[tuple[Path_, str]]:
+def _clashes(server: ServerSpec, reading: flags.Reading) -> Iterator[tuple[Path_, str]]:
     """What contradicts the hs-dump patch."""
-    spelt = {_flag(name): name for name in server.args}
-    for flag, why in needs.contradictions({_flag(name): value for name, value in server.args.items()}).items():
+    spelt = {reading.flag(name): name for name in server.args}
+    for flag, why in needs.contradictions({reading.flag(name): value for name, value in server.args.items()}).items():
         yield ("args", spelt[flag]), why
     if hook.FLAG in spelt:
         try:
@@ -214,10 +237,6 @@ def _clashes(server: ServerSpec) -> Iterator[tuple[Path_, str]]:
     for name in needs.OWN_ENV:
         if name in server.env:
             yield ("env", name), f"hsops sets it: dumps go below the host's dumps folder, to {server.name}"
-
-
-def _flag(name: str) -> str:
-    return name.lstrip("-").replace("_", "-")
 
 
 def _words(name: str, value: Scalar | list[Scalar]) -> Iterator[str]:

@@ -13,6 +13,7 @@ from hsops.core.inventory import PatchSpec, ServerSpec
 from hsops.core.runs import Run, parse_run
 from hsops.launch import needs
 from hsops.launch.env_lint import Machine, wants_machine
+from hsops.launch.flags import Parser, parse_options
 from hsops.launch.plan import Deployed, Plan
 from hsops.remote.agent import Agent
 from hsops.remote.lock import Lock, explained, patient
@@ -63,6 +64,11 @@ def machine(agent: Agent, env: Mapping[str, str]) -> Machine:
         return Machine()
     told = agent.call("env-look", deadline=QUICK, wanted=list(env))
     return Machine(tuple(told["interfaces"]), tuple(told["cards"]), frozenset(told["names"]) or None)
+
+
+def parser(agent: Agent, version: str) -> Parser:
+    """The command line that the host's SGLang, of this ``version``, takes."""
+    return parse_options(agent.call("args-look", deadline=QUICK)["options"], version)
 
 
 def _inspect(agent: Agent, server: ServerSpec, place: str, patches: Sequence[PatchSpec]) -> dict[str, Any]:

@@ -13,8 +13,9 @@ from typing import Any
 from hsops.core.baseline import Baseline, GoodRun, good_run
 from hsops.core.errors import HsopsError, UnhealthyError, UnreachableError
 from hsops.core.events import Emit, Note
+from hsops.core.log_errors import LogError
 from hsops.core.log_summary import LogSummary
-from hsops.core.runs import Run
+from hsops.core.runs import Exit, Run
 from hsops.core.secret import without_keys
 from hsops.launch.events import RunFollowed, Waiting
 from hsops.launch.explain import doing
@@ -213,7 +214,7 @@ def _died(run: Run, died: Died, host: str) -> UnhealthyError:
     cause, last = died.summary.cause, died.summary.last.get("", (0, ""))
     if cause:
         place = ", ".join(part for part in (f"log line {cause.line}", cause.rank, cause.frame) if part)
-    if cause and cause.role == "cause":
+    if cause and (cause.role == "cause" or _uncaught(cause, died.exit)):
         message, why = f"{run.server} failed: {cause.said[:300]}", f"{place}; first to go: {gone}"
     elif cause:
         message, why = gone, f"the others then said: {cause.said[:300]} ({place})"
@@ -221,6 +222,11 @@ def _died(run: Run, died: Died, host: str) -> UnhealthyError:
         message, why = gone, f"the log ends with: {last[1]}" if last[1] else "the log is empty"
     fix = f"hsops logs {run.id}; hsops diagnose" + ("; hsops stop" if run.alive else "")
     return UnhealthyError(without_keys(message), host=host, why=without_keys(why), fix=fix)
+
+
+def _uncaught(cause: LogError, exit_: Exit | None) -> bool:
+    """A bare traceback beside a process that Python ended for one: its last words, not an echo of another's end."""
+    return cause.id == "traceback" and exit_ is not None and exit_.code == 1
 
 
 def _too_late(watch: Watch, timeout: float, host: str) -> UnhealthyError:

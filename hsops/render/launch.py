@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from hsops.core.runs import Run
 from hsops.launch import events
+from hsops.launch.paste import pasted
 from hsops.launch.plan import Plan
 from hsops.launch.wait import Healthy, Stalled
 from hsops.remote.runs import Stopped
@@ -80,9 +81,12 @@ def plan_lines(plan: Plan) -> Iterator[str]:
         yield f"  patch {name} {identity}"
     for note in plan.notes:
         yield f"  {note}"
-    for name, value in sorted(plan.command.env.items()):
-        yield f"  {name}={value}"
-    yield f"  {type(plan.command)(plan.command.argv, {}, plan.command.secrets)}"
+    env = plan.command.env
+    width = max((len(f"{name}={value}") for name, value in env.items()), default=0)
+    for name, value in sorted(env.items()):
+        yield f"  {f'{name}={value}':{min(width, 60)}}  {plan.origins.get(name, '')}".rstrip()
+    yield f"on {plan.host}, as hsops would start it:"
+    yield from pasted(plan).splitlines()
 
 
 def healthy_lines(found: Healthy) -> Iterator[str]:

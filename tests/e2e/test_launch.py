@@ -134,6 +134,12 @@ def test_ctrl_c_leaves_the_server(hsops: Cli) -> None:
         ),
         ({"args": {"tp": 4}}, "servers.tiny.args.tp"),
         ({"env": {"NCCL_P2P_LEVL": "SYS"}}, "did you mean NCCL_P2P_LEVEL?"),
+        (
+            {"args": {"enforce-eager": True}},
+            "servers.tiny.args.enforce-eager: SGLang 0.5.9 has no flag --enforce-eager",
+        ),
+        ({"args": {"attention-backend": "torch_nativ"}}, "did you mean torch_native?"),
+        ({"args": {"max-total-token": "many"}}, "expected a whole number, got 'many'"),
     ],
 )
 def test_mistakes_start_nothing(hsops: Cli, tmp_path: Path, fields: dict[str, Any], words: str) -> None:
@@ -186,16 +192,16 @@ def test_a_dump_folder_that_cannot_be_written_starts_nothing(hsops: Cli, tmp_pat
     assert not [run for run in hsops.json("status")["data"]["runs"] if run["phase"] == "running"]
 
 
-def test_a_bad_flag_is_named(hsops: Cli, tmp_path: Path) -> None:
-    """A flag that this SGLang does not have ends the launch with SGLang's own words."""
-    wrong = hsops.changed(tmp_path / "wrong.yaml", args={"enforce-eager": True})
+def test_a_bad_value_that_only_sglang_can_tell_is_named(hsops: Cli, tmp_path: Path) -> None:
+    """A value that a function of SGLang's own converts ends the launch with SGLang's own words."""
+    wrong = hsops.changed(tmp_path / "wrong.yaml", args={"mm-process-config": "oops"})
 
     done = wrong("launch", "--wait-healthy")
 
     told = wrong.json("logs", "--errors")["data"]["cause"]
     assert done.returncode == 7
-    assert "unrecognized arguments: --enforce-eager" in done.stderr
-    assert told["id"] == "bad-flag" and "unrecognized arguments: --enforce-eager" in told["text"]
+    assert "argument --mm-process-config: invalid" in done.stderr
+    assert told["id"] == "bad-flag" and "argument --mm-process-config: invalid" in told["text"]
 
 
 def _healthy(hsops: Cli, *, within_s: float = 120) -> None:

@@ -117,6 +117,18 @@ def test_death_of_a_rank_is_noticed_at_once(agent: Agent) -> None:
     assert found.dead and found.dead[0] == "TP1"
 
 
+def test_a_rank_that_died_before_its_title_was_read(agent: Agent) -> None:
+    """It is the one that the others are not; with two of them unknown it is a scheduler. Either ends a launch."""
+    known = start(agent, "gone=3", "rank=0", "sleep")
+    unknown = start(agent, "gone=3", "sleep", server="other")
+
+    first = until(agent, known, lambda r: r.dead is not None).dead
+    second = until(agent, unknown, lambda r: r.dead is not None).dead
+
+    assert first and (first[0], first[1].code) == ("TP1", 3)
+    assert second and (second[0], second[1].code) == ("scheduler", 3)
+
+
 def test_orphans_are_seen_and_ended(agent: Agent) -> None:
     """A grandchild that left the session and ignores SIGTERM is still known after its parents, and is ended."""
     run = start(agent, "orphan", "exit=0")

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +15,8 @@ from hsops.core.errors import ConfigError
 from hsops.core.inventory import HostSpec, ServerSpec
 from hsops.core.inventory_file import faults_in, load
 from hsops.launch import env_lint
-from hsops.launch.nccl import PROFILES
+from hsops.launch.nccl import profiles
+from hsops.launch.paste import pasted
 from hsops.launch.plan import Deployed, Plan, plan
 
 HOST = HostSpec(name="rtx8", ssh="root@gpu-box", python="/venv/bin/python")
@@ -69,7 +74,7 @@ def test_a_hook_is_named_to_sglang() -> None:
 
 def test_every_profile_is_spelt_right() -> None:
     """The profiles pass their own spelling check."""
-    for profile in PROFILES.values():
+    for profile in profiles().values():
         assert not list(env_lint.faults(profile.env, {}, env_lint.Machine(), 8))
 
 
@@ -259,3 +264,45 @@ def test_whatever_takes_a_secret_is_masked() -> None:
 
     assert "pass-phrase" not in str(found.command) and "hf_abc" not in str(found.command)
     assert found.command.env["NUM_TOKENS"] == "9" and found.request()["env"]["HF_TOKEN"] == "hf_abc"
+
+
+def test_a_plan_can_be_pasted_into_a_shell(tmp_path: Path) -> None:
+    """The shell gives the program the very words and variables that the agent would; secrets are masked."""
+    program = tmp_path / "py thon"
+    program.write_text(
+        f"#!{sys.executable}\nimport json, os, sys\nprint(json.dumps([sys.argv[1:], dict(os.environ)]))\n"
+    )
+    program.chmod(0o755)
+    host = HostSpec(name="here", ssh="local", python=str(program), dumps="~/my dumps")
+    args: dict[str, Any] = {"api-key": "sk-1", "json-model-override-args": '{"a": "it\'s"}', "cuda-graph-bs": [1, 2]}
+    env = {"HF_TOKEN": "hf_1", "HOME_LIKE": "~/x", "EMPTY": "", "ODD": "a b$c`d"}
+    server = ServerSpec(
+        name="s", host="here", model="~/m", tp=2, port="auto", args=args, env=env, nccl="debug", patches=("hs-dump",)
+    )
+    found = plan(server, host, Deployed("0.5.9", {"hs-dump": "x"}, hook="/payload"), captures=True)
+
+    text = pasted(found)
+    done = subprocess.run(
+        ["/bin/sh", "-c", f"run=r7; {text}"],
+        env={"HOME": "/home/me", "PATH": os.defpath, "PYTHONPATH": "/mine"},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+
+    argv, seen = json.loads(done.stdout)
+    shown = {"{model}": "/home/me/m", "{port}": "30000", "sk-1": "***"}
+    assert argv == [shown.get(word, word) for word in found.argv[1:]]
+    assert {name: seen[name] for name in env} == {**env, "HF_TOKEN": "***"}
+    assert seen["SGLANG_HS_DUMP_DIR"] == "/home/me/my dumps/s" and seen["SGLANG_HS_RUN"] == "r7"
+    assert seen["NCCL_DEBUG_FILE"] == "./nccl.%h.%p.log" and seen["PYTHONPATH"] == "/payload:/mine"
+    assert seen["PATH"] == f"{tmp_path}:{os.defpath}" and seen["PYTHONUNBUFFERED"] == "1"
+    assert "sk-1" not in text and "hf_1" not in text
+
+
+def test_who_sets_a_variable_is_told() -> None:
+    """The profile by its name; what the inventory overrides is said with the value that lost."""
+    found = planned(nccl="pcie-p2p", env={"NCCL_MIN_NCHANNELS": "16", "A": "1"}, captures=True)
+
+    assert found.origins["NCCL_P2P_LEVEL"] == "nccl profile pcie-p2p"
+    assert found.origins["NCCL_MIN_NCHANNELS"] == "inventory (over 8 of nccl profile pcie-p2p)"
+    assert found.origins["A"] == "inventory" and found.origins["SGLANG_HS_RUN"] == "hs-dump"
+    assert set(found.origins) == set(found.env)

@@ -1,6 +1,7 @@
 """A tree of processes that behaves as it is told, for tests of supervision: ``tree.py WORD...``.
 
-Words, in order: ``rank=N`` a child titled as SGLang's scheduler N; ``stubborn`` this process ignores SIGTERM;
+Words, in order: ``rank=N`` a child titled as SGLang's scheduler N; ``gone=N`` a scheduler
+that has ended with N before anybody saw its title; ``stubborn`` this process ignores SIGTERM;
 ``shared`` a segment of shared memory and a child that holds it too; ``orphan`` a double-forked grandchild in a session
 of its own that ignores SIGTERM; ``say=TEXT`` a line of the log; ``bytes`` bytes that are not UTF-8; ``sleep`` until
 killed; ``exit=N``.
@@ -26,6 +27,16 @@ def main(words: list[str]) -> int:
 def rank(number: str) -> None:
     """A real process that only carries the title; sleep reads argv[1]."""
     children.append(subprocess.Popen([f"sglang::scheduler_TP{number}", "600"], executable="/bin/sleep"))
+
+
+def gone(code: str) -> None:
+    """A zombie keeps its command's name, cut off at 15 letters: no number."""
+    pid = os.fork()
+    if pid == 0:
+        with open("/proc/self/comm", "w", encoding="ascii") as file:
+            file.write("sglang::scheduler_TP1"[:15])
+        os._exit(int(code))
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
 
 
 def orphan(_: str) -> None:
@@ -58,6 +69,7 @@ segments: list[SharedMemory] = []
 children: list[subprocess.Popen[bytes]] = []
 WORDS = {
     "rank": rank,
+    "gone": gone,
     "orphan": orphan,
     "shared": shared,
     "sleep": sleep,

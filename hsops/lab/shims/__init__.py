@@ -23,13 +23,15 @@ def start(sglang: str) -> None:
 
     import os
 
-    from . import cpu, imitate
+    from . import cpu, deaths, imitate
     from .standins import Finder, wanted
 
     numbers = version(sglang)
     hooks.finders().insert(0, Finder(wanted(numbers)))
-    for module, patch in (*cpu.patches(numbers), *imitate.patches(os.environ.get(imitate.VARIABLE, ""))):
-        hooks.after_import(module, patch)
+    asked = (imitate.patches(os.environ.get(imitate.VARIABLE, "")), deaths.patches(os.environ.get(deaths.VARIABLE, "")))
+    for patches in (cpu.patches(numbers), *asked):
+        for module, patch in patches:
+            hooks.after_import(module, patch)
 
 
 def fault(name: str) -> None:
