@@ -40,31 +40,47 @@ def roots(env: "Mapping[str, str]") -> "list[str]":
 
 
 class Caches:
-    """Looks at them in the background every few seconds, tells the last finding. One that hangs is not repeated."""
+    """Looks at them in the background every few seconds, tells the last finding. One that hangs is not repeated.
+
+    The caches are shared: another server on the host fills them, too. Growth is ours only where our own processes
+    have written as much meanwhile.
+    """
 
     def __init__(self, folders: "list[str]", every_s: float = _EVERY_S) -> None:
         self._folders, self._every_s = folders, every_s
         self._thread: threading.Thread | None = None
         self._next = 0.0
-        self._sizes: dict[str, tuple[int, int]] = {}
-        self._found: dict[str, Any] | None = None
+        self._measured: dict[str, tuple[int, int]] = {}
+        self._known: dict[str, tuple[int, int]] = {}
+        self._begun = (0, 0)  # what was written when the measurement before the last began, and the last
+        self._grown, self._where = 0, ""
 
-    def look(self) -> "dict[str, Any] | None":
-        """``files`` and ``bytes`` of all caches, and ``where`` they grew last; None before the first look."""
+    def look(self, written: int) -> "dict[str, Any]":
+        """How often they have ``grown`` by our own hand, and ``where`` last.
+
+        Args:
+            written: bytes that our own processes have written to files so far.
+        """
         now = time.monotonic()
+        if self._measured is not self._known:
+            self._compare(self._measured, written)
         if now >= self._next and (self._thread is None or not self._thread.is_alive()):
             self._next = now + self._every_s
+            self._begun = (self._begun[1], written)
             self._thread = threading.Thread(target=self._measure, daemon=True)
             self._thread.start()
-        return self._found
+        return {"grown": self._grown, "where": self._where}
+
+    def _compare(self, sizes: "dict[str, tuple[int, int]]", written: int) -> None:
+        changes = {f: size[1] - self._known[f][1] for f, size in sizes.items() if f in self._known}
+        grown = [folder for folder, change in changes.items() if change > 0]
+        if grown and 2 * (written - self._begun[0]) >= sum(changes[folder] for folder in grown):
+            self._grown, self._where = self._grown + 1, grown[0]
+        self._known = sizes
 
     def _measure(self) -> None:
         began = time.monotonic()
-        sizes = {folder: measure(folder) for folder in self._folders}
-        grown = [f for f, size in sizes.items() if self._sizes and size != self._sizes[f]]
-        where = grown[0] if grown else (self._found or {}).get("where", "")
-        files, size = (sum(column) for column in zip(*sizes.values(), strict=True))
-        self._sizes, self._found = sizes, {"files": files, "bytes": size, "where": where}
+        self._measured = {folder: measure(folder) for folder in self._folders}
         self._next = max(self._next, began + 20 * (time.monotonic() - began))  # at most a twentieth of a core
 
 

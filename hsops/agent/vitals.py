@@ -10,7 +10,7 @@ from hsops.agent import gpus, jit_cache, probe_stacks, procs
 from hsops.agent.probe_census import COMPILERS
 from hsops.agent.probe_tools import CouldNot
 
-_CHATTER = 512  # bytes that a read call of a wait loop brings at most: eight from an eventfd, a line of /proc
+_CHATTER = 512  # bytes that a call of a wait loop reads or writes at most: eight of an eventfd, a line of a log
 _TICK = os.sysconf("SC_CLK_TCK")
 _SOURCES = (".cu", ".cc", ".cpp", ".c", ".ptx", ".cxx", ".gpu", ".ii", ".cubin", ".py")
 _STACKS_S = 3.0  # for one look by py-spy; it takes 20 ms
@@ -21,9 +21,9 @@ class Vitals:
     """What is known of one run, look by look. Whatever may block is asked in the background and told when it came."""
 
     def __init__(self, env: "Mapping[str, str]") -> None:
-        self._calls: dict[tuple[int, int], tuple[int, int]] = {}
+        self._calls: dict[tuple[int, int], dict[str, int]] = {}
         self._bulk: dict[int, int] = {}
-        self._all_bulk = 0
+        self._all_bulk = self._written = 0
         self._gpus = gpus.GpuMemory()
         self._caches = jit_cache.Caches(jit_cache.roots({**os.environ, **env}))
         self._stacks = Stacks()
@@ -55,7 +55,7 @@ class Vitals:
             "rss": sum(p.rss for p in tree),
             "gpu_mib": self._gpus.look(io),
             "compilers": _compilers(tree),
-            "jit": self._caches.look(),
+            "jit": self._caches.look(self._written),
             "functions": self._stacks.look(pid, pids, mute_s),
             "ranks": ranks,
         }
@@ -65,20 +65,24 @@ class Vitals:
         self._gpus.close()
 
     def _io(self, proc: procs.Proc) -> int:
-        """Bytes fetched from storage; what came in bulk from the page cache is added to the sums.
+        """Bytes fetched from storage; what came in bulk from the page cache, or went to files, is added to the sums.
 
         ``rchar`` alone lies: it grows with every byte read from an eventfd, so a spinning process would look busy
-        loading. What its read calls brought beyond a wait loop's chatter came from files.
+        loading. What its calls moved beyond a wait loop's chatter came from files, or went there.
         """
         found = procs.io(proc.pid)
-        rchar, calls = found.get("rchar", 0), found.get("syscr", 0)
         old = self._calls.get((proc.pid, proc.start))
-        self._calls[proc.pid, proc.start] = (rchar, calls)
-        if old:
-            bulk = max(0, rchar - old[0] - _CHATTER * (calls - old[1]))
+        self._calls[proc.pid, proc.start] = found
+        if old and found:
+            bulk = _beyond_chatter(old, found, "rchar", "syscr")
             self._bulk[proc.pid] = self._bulk.get(proc.pid, 0) + bulk
             self._all_bulk += bulk
+            self._written += _beyond_chatter(old, found, "wchar", "syscw")
         return found.get("read_bytes", 0)
+
+
+def _beyond_chatter(old: "dict[str, int]", new: "dict[str, int]", size: str, calls: str) -> int:
+    return max(0, new[size] - old[size] - _CHATTER * (new[calls] - old[calls]))
 
 
 def _compilers(tree: "list[procs.Proc]") -> "list[dict[str, Any]]":
@@ -115,9 +119,10 @@ class Stacks:
         found, self._found = self._found, {}
         now = time.monotonic()
         idle = self._thread is None or not self._thread.is_alive()
+        pids = {role: number for role, number in pids.items() if "TP" in role}
         if pid and pids and mute_s >= _STACKS_EVERY_S and now >= self._next and idle:
             self._next = now + _STACKS_EVERY_S
-            self._thread = threading.Thread(target=self._ask, args=(pid, dict(pids)), daemon=True)
+            self._thread = threading.Thread(target=self._ask, args=(pid, pids), daemon=True)
             self._thread.start()
         return found
 

@@ -55,9 +55,9 @@ def _graphs(watch: Watch) -> Iterator[str]:
 
 def _cache(watch: Watch, now: float) -> Iterator[str]:
     grown = watch.signs.moved.get("jit")
-    jit = watch.vitals.jit if watch.vitals else None
-    if jit and jit[2] and grown is not None and now - grown < _GROWN_S:
-        yield f"the JIT cache {jit[2]} grows"
+    where = watch.vitals.jit[1] if watch.vitals else ""
+    if where and grown is not None and now - grown < _GROWN_S:
+        yield f"the JIT cache {where} grows"
 
 
 def _places(watch: Watch) -> Iterator[str]:

@@ -25,13 +25,15 @@ MOVES = {
     "touched": 4096,  # minor ones of the ranks, 16 MiB of pages: tensors come and go although memory stays as it is
     "memory": 16 << 20,  # resident bytes, up or down
     "gpu": 16,  # MiB of GPU memory in use, up or down
-    "jit": 1,  # bytes and files in the JIT compilers' caches
+    "jit": 1,  # times that the run's own processes made a JIT cache grow
     "compiler": 1,  # compilers below the server: another one, or ticks of their CPU
 }
 FLOOR_S = 30.0  # for a step that good runs had
 FLOOR_UNKNOWN_S = 300.0  # for one that none had
 COMPILER_IDLE_S = 300.0  # a compiler that uses no CPU waits for its disk or its lock; for that long it is believed
-_GROWING = frozenset({"disk", "cached", "faults", "touched"})  # counters: less means that a process or the link ended
+_GROWING = frozenset(
+    {"disk", "cached", "faults", "touched", "jit"}
+)  # counters: less means that a process or the link ended
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,9 +40,9 @@ class RankVitals:
 
 @dataclass(frozen=True, slots=True)
 class Vitals:
-    """One look. ``jit``: (files, bytes, the cache that grew last); ``functions``: rank -> its stack, outermost first.
+    """One look. ``functions``: rank -> its stack, outermost first. ``gpu_mib``: None where nobody knows (yet).
 
-    ``gpu_mib`` and ``jit`` are None where nobody knows (yet).
+    ``jit``: how often JIT caches grew by the run's own hand, and which one last ("" for none).
     """
 
     now: float
@@ -52,14 +52,14 @@ class Vitals:
     rss: int
     gpu_mib: int | None
     compilers: tuple[Compiler, ...]
-    jit: tuple[int, int, str] | None
+    jit: tuple[int, str]
     functions: Mapping[str, tuple[str, ...]]
     ranks: Mapping[str, RankVitals]
 
 
 def parse_vitals(raw: Mapping[str, Any]) -> Vitals:
     """A ``vitals`` event of ``run-follow``."""
-    jit = raw.get("jit")
+    jit = raw.get("jit") or {"grown": 0, "where": ""}
     return Vitals(
         now=raw["now"],
         read=raw["read"],
@@ -68,7 +68,7 @@ def parse_vitals(raw: Mapping[str, Any]) -> Vitals:
         rss=raw["rss"],
         gpu_mib=raw.get("gpu_mib"),
         compilers=tuple(Compiler(c["name"], c["what"], c["age_s"], c["cpu"]) for c in raw.get("compilers", ())),
-        jit=(jit["files"], jit["bytes"], jit["where"]) if jit else None,
+        jit=(jit["grown"], jit["where"]),
         functions={rank: tuple(names) for rank, names in (raw.get("functions") or {}).items()},
         ranks={
             rank: RankVitals(r["read"], r["cached"], r["minflt"], r["cpu"], r["state"])

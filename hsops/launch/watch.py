@@ -251,7 +251,6 @@ class Watch:
         self.host_now = vitals.now
         self.rates.take(vitals, now)
         touched = sum(rank.minflt for rank in vitals.ranks.values())
-        jit = vitals.jit[0] + vitals.jit[1] if vitals.jit else None
         for name, value in (
             ("disk", vitals.read),
             ("cached", vitals.cached),
@@ -259,7 +258,7 @@ class Watch:
             ("touched", touched),
             ("memory", vitals.rss),
             ("gpu", vitals.gpu_mib),
-            ("jit", jit),
+            ("jit", vitals.jit[0]),
         ):
             if value is not None:
                 self.signs = self.signs.seen(name, value, now)

@@ -115,15 +115,17 @@ def test_a_cache_that_grows_is_seen_and_named(tmp_path: Path) -> None:
     assert jit_cache.measure(str(tmp_path / "nothing")) == (0, 0)
 
 
-def test_caches_are_looked_at_in_the_background(tmp_path: Path) -> None:
-    """Nobody waits for an answer; later ones name what grew."""
-    found = jit_cache.Caches([str(tmp_path)], every_s=0.05)
-    wait_until(lambda: found.look() is not None)
-    (tmp_path / "kernel.so").write_bytes(b"1234")
+@pytest.mark.parametrize("ours,grown", [(0, 0), (100, 0), (1000, 1)])
+def test_growth_is_ours_only_where_we_wrote(tmp_path: Path, ours: int, grown: int) -> None:
+    """The caches are shared with every server of the user. Nobody waits for a look."""
+    found = jit_cache.Caches([str(tmp_path)], every_s=0.02)
+    looks = [found.look(0)]
+    wait_until(lambda: bool(found._known) or not looks.append(found.look(0)))
+    (tmp_path / "kernel.tmp").write_bytes(b"x" * 1000)
 
-    wait_until(lambda: (found.look() or {}).get("bytes") == 4)
+    wait_until(lambda: found._known.get(str(tmp_path)) == (1, 1000) or not looks.append(found.look(ours)))
 
-    assert found.look() == {"files": 1, "bytes": 4, "where": str(tmp_path)}
+    assert found.look(ours) == {"grown": grown, "where": str(tmp_path) if grown else ""}
 
 
 @pytest.mark.parametrize(

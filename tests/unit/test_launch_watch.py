@@ -175,14 +175,14 @@ def test_silence_is_a_stall() -> None:
         {"cached": 10**6},
         {"compilers": [a_compiler()]},
         {"gpu_mib": 500},
-        {"jit": {"files": 2, "bytes": 100, "where": "/root/.cache/flashinfer"}},
+        {"jit": {"grown": 1, "where": "/root/.cache/flashinfer"}},
         {"ranks": {"TP0": a_rank(minflt=5000)}},
     ],
 )
 def test_slow_but_moving_is_no_stall(sign: dict[str, Any]) -> None:
     """Reads, page faults, memory, a JIT cache that grows or a compiler at work put the stall off."""
     watch = a_watch(floor=60.0)
-    calm = {"files": 2, "bytes": 90, "where": ""}
+    calm = {"grown": 0, "where": ""}
     vitals(watch, 0.0, gpu_mib=0, jit=calm, ranks={"TP0": a_rank()})
 
     vitals(watch, 50.0, **sign)
@@ -315,8 +315,8 @@ def test_the_bar_of_graph_capture_is_told(caption: str) -> None:
 def test_compilers_caches_and_functions_are_told() -> None:
     """What a start does while its log is mute; what only starts others is left out."""
     watch = a_watch(floor=30.0)
-    cache = {"files": 2, "bytes": 100, "where": "/root/.cache/flashinfer"}
-    vitals(watch, 0.0, jit={**cache, "bytes": 1, "where": ""})
+    cache = {"grown": 1, "where": "/root/.cache/flashinfer"}
+    vitals(watch, 0.0, jit={"grown": 0, "where": ""})
     ninja = a_compiler(name="ninja", what="", age_s=99.0)
 
     vitals(watch, 9.0, compilers=[ninja, a_compiler()], jit=cache)
