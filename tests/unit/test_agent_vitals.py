@@ -119,11 +119,14 @@ def test_a_cache_that_grows_is_seen_and_named(tmp_path: Path) -> None:
 def test_growth_is_ours_only_where_we_wrote(tmp_path: Path, ours: int, grown: int) -> None:
     """The caches are shared with every server of the user. Nobody waits for a look."""
     found = jit_cache.Caches([str(tmp_path)], every_s=0.02)
-    looks = [found.look(0)]
-    wait_until(lambda: bool(found._known) or not looks.append(found.look(0)))
-    (tmp_path / "kernel.tmp").write_bytes(b"x" * 1000)
 
-    wait_until(lambda: found._known.get(str(tmp_path)) == (1, 1000) or not looks.append(found.look(ours)))
+    def seen(written: int, size: tuple[int, int]) -> bool:
+        found.look(written)
+        return found._known.get(str(tmp_path)) == size
+
+    wait_until(lambda: seen(0, (0, 0)))
+    (tmp_path / "kernel.tmp").write_bytes(b"x" * 1000)
+    wait_until(lambda: seen(ours, (1, 1000)))
 
     assert found.look(ours) == {"grown": grown, "where": str(tmp_path) if grown else ""}
 
