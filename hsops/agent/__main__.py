@@ -35,7 +35,8 @@ VERBS = {
     "log-read": "logs:read",
     "dumps-list": "dumps:list_dumps",
     "dumps-follow": "dumps:follow",
-    "dumps-send": "dumps:send",
+    "dumps-send": "send:send",
+    "dumps-direct": "direct:direct",
     "relay": "relay:relay",
 }
 

@@ -3,29 +3,47 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from hsops.cli.wiring import Session, run
 from hsops.render.console import Outcome
 
+if TYPE_CHECKING:  # pydantic is not for --help
+    from hsops.core.inventory import Channel
+
 STREAMS = 4
 
 
 def fetch(
     ctx: typer.Context,
+    *,
     server: Annotated[str, typer.Option("--server", "-s", metavar="NAME", help="Whose dumps (the default).")] = "",
     to: Annotated[str, typer.Option(metavar="DIR", help="Where they go (hs/SERVER).")] = "",
-    streams: Annotated[int, typer.Option(min=1, max=64, help="SSH connections at once, at most.")] = STREAMS,
+    streams: Annotated[int, typer.Option(min=1, max=64, help="Connections at once, at most.")] = STREAMS,
+    channel: Annotated[
+        Literal["auto", "direct", "ssh", ""],
+        typer.Option(help="How the bytes come: TLS beside SSH, ssh, or what works (the inventory's; auto)."),
+    ] = "",
     recheck: Annotated[bool, typer.Option("--recheck", help="Read every local file again, touched or not.")] = False,
 ) -> None:
     """Pull the dumps that are not here yet: resumed, checked against the manifest, never deleted on the host."""
-    run(ctx, "fetch", lambda session: pull(session, server or None, to, streams=streams, recheck=recheck))
+    run(
+        ctx,
+        "fetch",
+        lambda session: pull(session, server or None, to, streams=streams, channel=channel, recheck=recheck),
+    )
 
 
 def pull(
-    session: Session, server: str | None, to: str = "", *, streams: int = STREAMS, recheck: bool = False
+    session: Session,
+    server: str | None,
+    to: str = "",
+    *,
+    streams: int = STREAMS,
+    channel: Channel | Literal[""] = "",
+    recheck: bool = False,
 ) -> Outcome:
     """The command's body, for playbooks too."""
     from hsops.fetch.fetch import fetch as fetch_
@@ -35,5 +53,6 @@ def pull(
     spec = session.server(server)
     host = session.inventory.hosts[spec.host]
     source, target = folder_of(host, spec), Path(to or f"hs/{spec.name}").expanduser()
-    fetched = fetch_(session.agent(host), source, target, streams=streams, recheck=recheck, emit=session.console.emit)
+    emit, way = session.console.emit, channel or host.channel
+    fetched = fetch_(session.agent(host), source, target, streams=streams, recheck=recheck, emit=emit, way=way)
     return render.outcome(fetched, server=spec.name, host=host.name, source=source, to=str(target))

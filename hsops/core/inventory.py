@@ -14,9 +14,10 @@ from hsops.core.names import NAME, Flag, Model, Name, Plain, RemotePath, Variabl
 from hsops.core.patches import HsDumpPatch, Patch, PatchSpec
 from hsops.core.prefix import Prefix
 
-__all__ = ["NAME", "HostSpec", "HsDumpPatch", "Inventory", "PatchSpec", "Scalar", "ServerSpec"]
+__all__ = ["NAME", "Channel", "HostSpec", "HsDumpPatch", "Inventory", "PatchSpec", "Scalar", "ServerSpec"]
 
 Scalar = bool | int | float | str
+Channel = Literal["auto", "direct", "ssh"]
 # YAML has lists only; lax here means no more than that a list may fill a tuple.
 Names = Annotated[tuple[Name, ...], Field(strict=False)]
 
@@ -39,6 +40,7 @@ class HostSpec(_Model):
     )
     python: RemotePath = Field(description="the interpreter that runs SGLang on the host")
     state_dir: RemotePath = Field("~/.hsops", description="where hsops keeps runs, patches and the agent")
+    channel: Channel = Field("auto", description="how fetch's bytes come: direct (TLS beside SSH), ssh, or what works")
     dumps: RemotePath = Field("/dev/shm/sglang_hs", description="where ranks write hidden states")  # noqa: S108
 
 

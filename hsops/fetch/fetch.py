@@ -12,8 +12,10 @@ from hsops.core.checksum import matches
 from hsops.core.dumps import Sample
 from hsops.core.errors import BadDataError, HsopsError
 from hsops.core.events import Emit, Note, ignore
+from hsops.core.inventory import Channel
 from hsops.core.meter import Meter
 from hsops.fetch.folder import Contents, Folder, check_space, open_folder
+from hsops.fetch.line import ways
 from hsops.fetch.plan import Held, Plan, plan
 from hsops.fetch.pull import Pulled, pull
 from hsops.fetch.stream import Trouble
@@ -34,6 +36,7 @@ class Fetched:
         fetched: how many of them came just now; the others were here.
         bytes_sent: what came over the network.
         lost_streams: how often a stream had to be opened again.
+        channel: how the bytes came at the end, ``direct`` or ``ssh``; empty when there were none.
         troubles: samples that did not come.
         failed: samples that failed on the host: id -> reason.
         seconds: how long it took.
@@ -45,21 +48,25 @@ class Fetched:
     fetched: int
     bytes_sent: int
     lost_streams: int
+    channel: str
     troubles: tuple[Trouble, ...]
     failed: dict[str, str]
     seconds: float
 
 
-def fetch(agent: Agent, source: str, to: Path, *, streams: int, recheck: bool, emit: Emit) -> Fetched:
+def fetch(
+    agent: Agent, source: str, to: Path, *, streams: int, recheck: bool, emit: Emit, way: Channel = "auto"
+) -> Fetched:
     """Bring every dump of the host's manifest that is not here yet.
 
     Args:
         agent: on the host.
         source: the dump folder there.
         to: the local folder.
-        streams: OpenSSH children at once, at most.
+        streams: connections at once, at most.
         recheck: read every local file again instead of trusting its inode's times.
         emit: told the progress.
+        way: by which the bytes come.
 
     Raises:
         HsopsError: the host has no manifest; see also ``pull``.
@@ -70,7 +77,9 @@ def fetch(agent: Agent, source: str, to: Path, *, streams: int, recheck: bool, e
     started = time.monotonic()
     first = _list(agent, source, emit)  # before anything is made here: a host that cannot be used leaves no folder
     with open_folder(to) as folder:
-        listing, pulls = _rounds(agent, source, folder, first, streams=streams, recheck=recheck, emit=emit)
+        work = _Fetch(agent, source, folder, way=way, streams=streams, emit=emit)
+        listing = work.rounds(first, recheck=recheck)
+    pulls = work.pulls
     troubles = pulls[-1].troubles
     here = [s for s in listing.samples.values() if s.ok and s.id not in {t.id for t in troubles}]
     return Fetched(
@@ -80,28 +89,43 @@ def fetch(agent: Agent, source: str, to: Path, *, streams: int, recheck: bool, e
         fetched=sum(p.whole for p in pulls),
         bytes_sent=sum(p.bytes for p in pulls),
         lost_streams=sum(p.lost_streams for p in pulls),
+        channel=work.channel,
         troubles=troubles,
         failed={s.id: s.reason for s in listing.samples.values() if not s.ok},
         seconds=time.monotonic() - started,
     )
 
 
-def _rounds(
-    agent: Agent, source: str, folder: Folder, listing: Listing, *, streams: int, recheck: bool, emit: Emit
-) -> tuple[Listing, list[Pulled]]:
-    """List, plan and pull until nothing is left that another look at the manifest could bring."""
-    pulls: list[Pulled] = []
-    for _ in range(ROUNDS):
-        if pulls:
-            listing = _list(agent, source, ignore)  # lines that cannot be read were told the first time
-        todo = _prepare(folder, listing, recheck=recheck and not pulls, emit=emit)
-        if not todo.transfers:
-            pulls.append(Pulled(0, 0, 0, ()))  # a newer manifest settled what was in trouble before
-            break
-        pulls.append(pull(agent, source, folder, todo.transfers, listing.lines, streams=streams, emit=emit))
-        if not any(t.code in _WORTH_ANOTHER_LOOK for t in pulls[-1].troubles):
-            break
-    return listing, pulls
+class _Fetch:
+    """One fetch: looks at the manifest again for what changed while it was pulled."""
+
+    def __init__(self, agent: Agent, source: str, folder: Folder, *, way: Channel, streams: int, emit: Emit) -> None:
+        self._agent, self._source, self._folder = agent, source, folder
+        self._way, self._streams, self._emit = way, streams, emit
+        self.pulls: list[Pulled] = []
+        self.channel = ""
+
+    def rounds(self, listing: Listing, *, recheck: bool) -> Listing:
+        """List, plan and pull until nothing is left that another look at the manifest could bring."""
+        for _ in range(ROUNDS):
+            if self.pulls:
+                listing = _list(self._agent, self._source, ignore)  # its bad lines were told the first time
+            todo = _prepare(self._folder, listing, recheck=recheck and not self.pulls, emit=self._emit)
+            if not todo.transfers:
+                self.pulls.append(Pulled(0, 0, 0, ()))  # a newer manifest settled what was in trouble before
+                break
+            self._pull(todo, listing)
+            if not any(t.code in _WORTH_ANOTHER_LOOK for t in self.pulls[-1].troubles):
+                break
+        return listing
+
+    def _pull(self, todo: Plan, listing: Listing) -> None:
+        with ways(self._agent, self._source, self._way, todo.bytes_to_send, self._emit) as found:
+            host, streams = self._agent.host.name, self._streams
+            self.pulls.append(
+                pull(found, host, self._folder, todo.transfers, listing.lines, streams=streams, emit=self._emit)
+            )
+            self.channel = found.name
 
 
 def _list(agent: Agent, source: str, emit: Emit) -> Listing:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hsops.core.dumps import Sample
 
-FIRST = 16 << 20  # bytes that are worth a connection which is opened beside others
-LATER = 256 << 20  # and one that is opened after others
+FIRST = 16 << 20  # bytes that are worth a connection
+LARGEST, SMALLEST = 64 << 20, 1 << 20  # bytes of one request
+FILES = 256  # in one request: its text must fit into what lies between two sockets, unread
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,24 +121,27 @@ def plan(
     )
 
 
-def batches(transfers: tuple[Transfer, ...], streams: int) -> Iterator[tuple[Transfer, ...]]:
-    """Cut the work for streams that take the next batch when they are done with one.
+def streams_for(transfers: Sequence[Transfer], most: int) -> int:
+    """How many streams are worth their connections, each a third of a second."""
+    total = sum(t.left for t in transfers)
+    return max(1, min(most, len(transfers), -(-total // FIRST)))
 
-    A batch costs a connection, which is a third of a second. So a little work is split evenly, once. Of much work the
-    streams get three quarters evenly; the rest in shrinking batches evens out that some are faster than others.
+
+def cut(transfers: deque[Transfer], left: int, streams: int) -> tuple[Transfer, ...]:
+    """Take the next request from the front: large, so that its answer fills the line; near the end smaller and smaller,
+    so that all streams are done at the same time.
+
+    Args:
+        transfers: those that are left; what is taken is removed.
+        left: their bytes.
+        streams: that share them.
     """
-    left = total = sum(t.left for t in transfers)
-    much = total >= 4 * streams * LATER
-    even = max(FIRST, total * 3 // (4 * streams) if much and streams > 1 else -(-total // streams))
-    start = count = 0
-    while start < len(transfers):
-        share = even if count < streams else max(LATER, left // (2 * streams))
-        taken, end = 0, start
-        while end < len(transfers) and (taken < share or end == start):
-            taken += transfers[end].left
-            end += 1
-        yield transfers[start:end]
-        left, start, count = left - taken, end, count + 1
+    share = max(SMALLEST, min(LARGEST, left // (4 * streams)))
+    taken, size = list[Transfer](), 0
+    while transfers and len(taken) < FILES and (not taken or size + transfers[0].left <= share):
+        taken.append(transfers.popleft())
+        size += taken[-1].left
+    return tuple(taken)
 
 
 def _state(sample: Sample, held: Held | None, file: Stamp | None, checked: bool | None) -> str:

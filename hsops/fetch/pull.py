@@ -6,6 +6,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 
 from hsops.core.errors import AuthenticationError, HostKeyError, HsopsError, UnreachableError
@@ -14,9 +15,9 @@ from hsops.core.meter import Meter
 from hsops.core.worker import Worker
 from hsops.fetch.commit import Committer, local_error
 from hsops.fetch.folder import Folder
-from hsops.fetch.plan import Transfer, batches
+from hsops.fetch.line import Ways
+from hsops.fetch.plan import Transfer, cut, streams_for
 from hsops.fetch.stream import Hooks, Receiver, Trouble
-from hsops.remote.agent import Agent
 
 RETRIES = 4  # in a row without progress, for one stream
 PAUSE_S = 0.5  # before the first retry; doubles
@@ -42,8 +43,8 @@ class Pulled:
 
 
 def pull(
-    agent: Agent,
-    source: str,
+    ways: Ways,
+    host: str,
     folder: Folder,
     transfers: tuple[Transfer, ...],
     lines: Mapping[str, str],
@@ -54,8 +55,8 @@ def pull(
     """Bring the files.
 
     Args:
-        agent: on the host that has them.
-        source: its dump folder there.
+        ways: how lines to the host are opened.
+        host: its name.
         folder: where they go, locked by the caller.
         transfers: which.
         lines: the host's manifest line by sample id.
@@ -67,7 +68,7 @@ def pull(
         SpaceError: the local file system is full; what came is kept.
         HsopsError: the agent refused, or a local file cannot be written.
     """
-    work = _Pull(agent, source, folder, transfers, lines, streams=streams)
+    work = _Pull(ways, host, folder, transfers, lines, streams=streams)
     try:
         work.start()
         work.watch(emit)
@@ -76,22 +77,31 @@ def pull(
     return work.result()
 
 
+class _LostError(Exception):
+    """A line was lost. ``progress``: it had brought something."""
+
+    def __init__(self, error: UnreachableError, *, progress: bool) -> None:
+        super().__init__(error.message)
+        self.error, self.progress = error, progress
+
+
 class _Pull:
     """The threads of one pull and what they share."""
 
     def __init__(
         self,
-        agent: Agent,
-        source: str,
+        ways: Ways,
+        host: str,
         folder: Folder,
         transfers: tuple[Transfer, ...],
         lines: Mapping[str, str],
         *,
         streams: int,
     ) -> None:
-        self.agent, self.source, self.folder = agent, source, folder
+        self.ways, self.host, self.folder = ways, host, folder
         self.total, self.files = sum(t.left for t in transfers), len(transfers)
-        self._batches, self._streams = deque(batches(transfers, streams)), streams
+        self._todo, self._left = deque(transfers), self.total  # bytes of those that no stream has taken
+        self._streams = streams_for(transfers, streams)
         self._lock, self._stop = threading.Lock(), threading.Event()
         self._moved = self._lost = 0
         self._troubles: list[Trouble] = []
@@ -99,8 +109,7 @@ class _Pull:
         self._last_loss: UnreachableError | None = None  # of a stream that gave up; the others go on
         self._notes: queue.SimpleQueue[Note] = queue.SimpleQueue()
         self._committer = Committer(folder, lines, self._fail)
-        count = min(streams, len(self._batches))
-        self._workers = [Worker(self._work, f"fetch-{i}") for i in range(count)]
+        self._workers = [Worker(self._work, f"fetch-{i}") for i in range(self._streams)]
 
     def start(self) -> None:
         self._committer.start()
@@ -133,7 +142,7 @@ class _Pull:
         Raises:
             HsopsError: why it could not be done to the end.
         """
-        error = self._error or (self._last_loss if self._batches else None)
+        error = self._error or (self._last_loss if self._todo else None)
         if error is not None:
             here = f"{self._committer.whole} of {self.files} files came whole and are kept; a rerun continues"
             error.why = f"{error.why}; {here}" if error.why else here
@@ -142,20 +151,39 @@ class _Pull:
 
     def _work(self) -> None:
         failures = 0
-        while not self._stop.is_set() and failures <= RETRIES and (batch := self._take()):
-            receiver = Receiver(self.agent, self.source, self.folder, batch, self._hooks())
-            try:
-                receiver.run(self._stop)
-            except UnreachableError as error:
-                progress = receiver.settled > 0 or receiver.moved >= PROGRESS
-                failures = 1 if progress else failures + 1
-                self._lose(error, failures)
-            except HsopsError as error:
-                self._fail(error)
-            except OSError as error:
-                self._fail(local_error(error, self.folder))
-            if rest := receiver.rest():
-                self._give_back(rest)
+        while not self._stop.is_set() and failures <= RETRIES and self._todo:
+            failures = self._try_line(failures)
+
+    def _try_line(self, failures: int) -> int:
+        """Use up one line; returns how many in a row were lost without progress."""
+        try:
+            self._one_line()
+        except _LostError as lost:
+            failures = 1 if lost.progress else failures + 1
+            self._lose(lost.error, failures)
+            return failures
+        except HsopsError as error:
+            self._fail(error)
+        except OSError as error:
+            self._fail(local_error(error, self.folder))
+        return 0
+
+    def _one_line(self) -> None:
+        """Open a line and use it up.
+
+        Raises:
+            _LostError: it was lost; what it was asked for and did not bring was given back.
+        """
+        receiver = None
+        try:
+            with closing(self.ways.open(self._notes.put)) as line:
+                receiver = Receiver(line, self.folder, self._hooks(), self.host)
+                receiver.run(self._take, self._stop)
+        except UnreachableError as error:
+            progress = receiver is not None and (receiver.settled > 0 or receiver.moved >= PROGRESS)
+            raise _LostError(error, progress=progress) from None
+        finally:
+            self._give_back(receiver.rest() if receiver else ())
 
     def _lose(self, error: UnreachableError, failures: int) -> None:
         if isinstance(error, HostKeyError | AuthenticationError):
@@ -165,17 +193,20 @@ class _Pull:
             self._lost += 1
             self._last_loss = error
         again = f"opened again ({failures} of {RETRIES})" if failures <= RETRIES else "given up"
-        self._notes.put(Note(f"a stream was lost: {error.message}; {again}", self.agent.host.name, "warn"))
+        self._notes.put(Note(f"a stream was lost: {error.message}; {again}", self.host, "warn"))
         if failures <= RETRIES:
             self._stop.wait(PAUSE_S * 2 ** (failures - 1))
 
     def _take(self) -> tuple[Transfer, ...]:
         with self._lock:
-            return self._batches.popleft() if self._batches else ()
+            taken = cut(self._todo, self._left, self._streams)
+            self._left -= sum(t.left for t in taken)
+            return taken
 
     def _give_back(self, rest: tuple[Transfer, ...]) -> None:
-        with self._lock:  # in several batches: streams without work help out
-            self._batches.extend(batches(rest, self._streams))
+        with self._lock:
+            self._todo.extend(rest)
+            self._left += sum(t.left for t in rest)
 
     def _hooks(self) -> Hooks:
         return Hooks(self._count, self._committer.put, self._trouble)

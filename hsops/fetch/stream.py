@@ -1,21 +1,21 @@
-"""One stream: a child process that sends files, and the part files that they go to."""
+"""What comes over one line, and the part files that it goes to."""
 
 from __future__ import annotations
 
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from hsops.core.checksum import Digest, kind_of
-from hsops.core.deadline import Deadline
 from hsops.core.dumps import Sample
 from hsops.fetch.folder import Folder
+from hsops.fetch.line import Line
 from hsops.fetch.plan import Transfer
-from hsops.fetch.wire import Data, Event, LostStreamError, Refused, parse
-from hsops.remote.agent import Agent
+from hsops.fetch.wire import Data, LostStreamError, Reader, Refused
 
-BULK = Deadline(connect=15.0, idle=30.0, total=None)
+AHEAD = 2  # requests under way on one line
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,96 +49,116 @@ class Hooks:
 
 
 class Receiver:
-    """Receives one batch of files over one stream.
+    """Receives batch after batch over one line.
 
     Args:
-        agent: on the sending host.
-        source: its dump folder there.
+        line: where they come from.
         folder: the local one.
-        batch: what to ask for.
         hooks: told what happens.
+        host: its name, for errors.
     """
 
-    def __init__(self, agent: Agent, source: str, folder: Folder, batch: tuple[Transfer, ...], hooks: Hooks) -> None:
-        self.agent, self.source, self.folder, self.batch, self.hooks = agent, source, folder, batch, hooks
-        self.moved = 0
-        self._at = [t.offset for t in batch]
-        self._settled: set[int] = set()
-        self._part: _Part | None = None
+    def __init__(self, line: Line, folder: Folder, hooks: Hooks, host: str) -> None:
+        self.line, self.hooks = line, hooks
+        self.moved = self.settled = 0  # bytes; files that came or were refused
+        self._folder, self._reader = folder, Reader(line.read, host)
+        self._asked: deque[_Batch] = deque()
 
-    @property
-    def settled(self) -> int:
-        """How many files came or were refused."""
-        return len(self._settled)
+    def run(self, take: Callable[[], tuple[Transfer, ...]], stop: threading.Event) -> None:
+        """Receive until ``take`` has no more or ``stop`` is set; afterwards ``rest()`` is what did not come.
 
-    def run(self, stop: threading.Event) -> None:
-        """Receive until the batch is done or ``stop`` is set; afterwards ``rest()`` is what is left of it.
+        The next batch is asked for before the one under way has come: a round trip costs no time.
 
         Raises:
             UnreachableError: the link was lost.
             AgentError, RemoteError: the agent refused, or what came makes no sense.
             OSError: a part file cannot be written.
         """
-        files = [[t.sample.id, t.offset, t.sample.bytes] for t in self.batch]
-        command, stdin = self.agent.request("dumps-send", folder=self.source, files=files)
         try:
-            with self.agent.host.bulk(command, stdin=stdin, deadline=BULK) as stream:
-                try:
-                    self._receive(parse(stream, self.batch, host=self.agent.host.name), stop)
-                except LostStreamError as error:
-                    said = stream.finish().stderr.decode(errors="replace").strip().splitlines()
-                    raise LostStreamError(said[-1] if said else error.message, host=error.host) from None
+            self._reader.begin()
+            while not stop.is_set() and self._ask(take):
+                self._receive(self._asked[0], stop)
+                if not stop.is_set():
+                    self._asked.popleft()
+        except LostStreamError as error:
+            raise LostStreamError(self.line.why() or error.message, host=error.host) from None
         finally:
-            self._close()
+            for batch in self._asked:
+                batch.close()
 
     def rest(self) -> tuple[Transfer, ...]:
         """The files that were not settled, to be continued where their part files end."""
-        left = [i for i in range(len(self.batch)) if i not in self._settled]
-        return tuple(replace(self.batch[i], offset=self._at[i]) for i in left)
+        return tuple(transfer for batch in self._asked for transfer in batch.rest())
 
-    def _receive(self, events: Iterator[Event], stop: threading.Event) -> None:
-        for event in events:
+    def _ask(self, take: Callable[[], tuple[Transfer, ...]]) -> bool:
+        """Have two requests under way, while there is work; says whether there is one."""
+        while len(self._asked) < AHEAD and (transfers := take()):
+            self._asked.append(_Batch(transfers, self._folder))
+            self.line.ask(transfers)
+        return bool(self._asked)
+
+    def _receive(self, batch: _Batch, stop: threading.Event) -> None:
+        for event in self._reader.events(batch.transfers):
             if stop.is_set():
                 return
             if isinstance(event, Data):
-                self._write(event)
-            elif isinstance(event, Refused):
-                self._settle(event.index)
-                self.hooks.trouble(Trouble(self.batch[event.index].sample.id, event.code, event.message))
+                batch.write(event)
+                self.moved += len(event.data)
+                self.hooks.moved(len(event.data))
+                continue
+            transfer = batch.transfers[event.index]
+            self.settled += 1
+            if isinstance(event, Refused):
+                batch.settle(event.index)
+                self.hooks.trouble(Trouble(transfer.sample.id, event.code, event.message))
+            elif batch.is_right(event.index):
+                self.hooks.arrived(transfer)
             else:
-                self._end(event.index)
+                message = "the content is not what the host's manifest says"
+                self.hooks.trouble(Trouble(transfer.sample.id, "checksum", message))
 
-    def _write(self, event: Data) -> None:
+
+class _Batch:
+    """One request, and the part file that is being written of it."""
+
+    def __init__(self, transfers: tuple[Transfer, ...], folder: Folder) -> None:
+        self.transfers, self._folder = transfers, folder
+        self._at = [t.offset for t in transfers]
+        self._settled: set[int] = set()
+        self._part: _Part | None = None
+
+    def rest(self) -> Iterator[Transfer]:
+        for i, transfer in enumerate(self.transfers):
+            if i not in self._settled:
+                yield replace(transfer, offset=self._at[i])
+
+    def write(self, event: Data) -> None:
         self._of(event.index).write(event.data, self._at[event.index])
         self._at[event.index] += len(event.data)
-        self.moved += len(event.data)
-        self.hooks.moved(len(event.data))
 
-    def _end(self, index: int) -> None:
-        transfer = self.batch[index]
-        right = self._of(index).checksum() == transfer.sample.checksum  # an empty rest has sent no data
-        self._settle(index)
-        if right:
-            self.hooks.arrived(transfer)
-        else:
-            self.folder.part(transfer.sample).unlink()  # nothing in it can be trusted: start again at its first byte
-            message = "the content is not what the host's manifest says"
-            self.hooks.trouble(Trouble(transfer.sample.id, "checksum", message))
+    def is_right(self, index: int) -> bool:
+        """All of it came: whether it is what the manifest says. If not, nothing in the part file can be trusted."""
+        sample = self.transfers[index].sample
+        right = self._of(index).checksum() == sample.checksum  # an empty rest has sent no data
+        self.settle(index)
+        if not right:
+            self._folder.part(sample).unlink()  # start again at its first byte
+        return right
 
-    def _of(self, index: int) -> _Part:
-        if self._part is None or self._part.index != index:
-            self._close()
-            self._part = _Part(index, self.folder, self.batch[index].sample, self._at[index])
-        return self._part
-
-    def _settle(self, index: int) -> None:
-        self._close()
+    def settle(self, index: int) -> None:
+        self.close()
         self._settled.add(index)
 
-    def _close(self) -> None:
+    def close(self) -> None:
         if self._part is not None:
             self._part.close()
             self._part = None
+
+    def _of(self, index: int) -> _Part:
+        if self._part is None or self._part.index != index:
+            self.close()
+            self._part = _Part(index, self._folder, self.transfers[index].sample, self._at[index])
+        return self._part
 
 
 class _Part:

@@ -1,9 +1,9 @@
-"""Parses what ``dumps-send`` writes; the frames are described in ``hsops.agent.frames``."""
+"""Parses what ``dumps-send`` and ``dumps-direct`` write; the frames are described in ``hsops.agent.frames``."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from hsops.agent import frames
@@ -37,107 +37,112 @@ class Refused:
 
 
 Event = Data | End | Refused
+_LONGEST_ERROR = 1 << 20
 
 
 class LostStreamError(UnreachableError):
     """The stream ended before everything was sent."""
 
 
-def parse(pieces: Iterable[bytes], transfers: Sequence[Transfer], *, host: str) -> Iterator[Event]:
-    """The stream as events, each checked against what was asked for: the host decides neither names nor sizes.
+Read = Callable[[int], "bytes | memoryview"]  # what has come; about so much is due. Nothing: it has ended
 
-    Raises:
-        LostStreamError: it ended too early.
-        AgentError: the agent refused or failed.
-        RemoteError: what came is not what the agent sends.
+
+class Reader:
+    """Reads one stream; ``begin`` first, then ``events`` for each request.
+
+    Args:
+        read: gives the next bytes. They may lie in a buffer that the next call fills anew.
+        host: its name, for errors.
     """
-    reader = _Pieces(pieces, host)
-    _magic(reader)
-    at = [t.offset for t in transfers]
-    while True:
-        kind, index, offset, length = _header(reader)
-        if kind == frames.DONE:
-            return
-        if index >= len(transfers):
-            raise _nonsense(host, f"file {index} of {len(transfers)}")
-        size = transfers[index].sample.bytes
-        if kind == frames.DATA:
-            if offset != at[index] or offset + length > size:
-                raise _nonsense(host, f"bytes {offset} to {offset + length} where {at[index]} to {size} were due")
-            for data in reader.pieces(length):
-                yield Data(index, at[index], data)
-                at[index] += len(data)
-        elif kind == frames.END:
-            reader.exactly(length)
-            if at[index] != size:
-                raise _nonsense(host, f"an end at {at[index]} of {size} bytes")
-            yield End(index)
-        elif kind == frames.FAULT:
-            yield _refused(index, reader.exactly(length), host)
-        else:
-            raise _nonsense(host, f"a frame of kind {kind!r}")
 
+    def __init__(self, read: Read, host: str) -> None:
+        self._read, self._rest, self.host = read, memoryview(b""), host
 
-class _Pieces:
-    """A stream of pieces, read by length."""
+    def begin(self) -> None:
+        """See that it is a stream of ours.
 
-    def __init__(self, pieces: Iterable[bytes], host: str) -> None:
-        self._next, self._rest, self.host = iter(pieces), memoryview(b""), host
+        Raises:
+            LostStreamError: it ended.
+            AgentError: the agent refused.
+            RemoteError: something else talks.
+        """
+        first = self._exactly(1)
+        if first == frames.ERROR:
+            raise self._error()
+        if (got := first + self._exactly(len(frames.MAGIC) - 1)) != frames.MAGIC:
+            raise self._nonsense(f"{got!r} at the start; does a login script on the host print something?")
 
-    def pieces(self, count: int) -> Iterator[memoryview]:
+    def events(self, transfers: Sequence[Transfer]) -> Iterator[Event]:
+        """What answers one request, each checked against what was asked for: the host decides neither names nor sizes.
+
+        Raises:
+            LostStreamError: it ended too early.
+            AgentError: the agent refused or failed.
+            RemoteError: what came is not what the agent sends.
+        """
+        at = [t.offset for t in transfers]
+        while True:
+            kind, index, offset, length = self._header()
+            if kind == frames.DONE:
+                return
+            if index >= len(transfers):
+                raise self._nonsense(f"file {index} of {len(transfers)}")
+            size = transfers[index].sample.bytes
+            if kind == frames.DATA:
+                if offset != at[index] or offset + length > size:
+                    raise self._nonsense(f"bytes {offset} to {offset + length} where {at[index]} to {size} were due")
+                for data in self._pieces(length):
+                    yield Data(index, at[index], data)
+                    at[index] += len(data)
+            elif kind == frames.END:
+                self._exactly(length)
+                if at[index] != size:
+                    raise self._nonsense(f"an end at {at[index]} of {size} bytes")
+                yield End(index)
+            elif kind == frames.FAULT:
+                yield self._refused(index, self._exactly(length))
+            else:
+                raise self._nonsense(f"a frame of kind {kind!r}")
+
+    def _pieces(self, count: int) -> Iterator[memoryview]:
         """``count`` bytes in pieces as they come, without copying."""
         while count:
             if not self._rest:
-                self._rest = memoryview(next(self._next, b""))
+                self._rest = memoryview(self._read(count))
                 if not self._rest:
                     raise LostStreamError("the stream ended before everything was sent", host=self.host)
             piece, self._rest = self._rest[:count], self._rest[count:]
             count -= len(piece)
             yield piece
 
-    def exactly(self, count: int) -> bytes:
-        """``count`` bytes."""
-        return b"".join(self.pieces(count))
+    def _exactly(self, count: int) -> bytes:
+        return b"".join(bytes(piece) for piece in self._pieces(count))
 
-    def line(self) -> bytes:
-        """What is left, to the end of the stream."""
-        return bytes(self._rest) + b"".join(self._next)
+    def _header(self) -> tuple[bytes, int, int, int]:
+        first = self._exactly(1)
+        if first == frames.ERROR:
+            raise self._error()
+        kind, index, offset, length = frames.HEADER.unpack(first + self._exactly(frames.HEADER.size - 1))
+        if length > frames.LARGEST:
+            raise self._nonsense(f"a frame of {length} bytes")
+        return kind, index, offset, length
 
+    def _error(self) -> RemoteError:
+        text = frames.ERROR + bytes(self._rest)
+        while len(text) < _LONGEST_ERROR and (more := self._read(_LONGEST_ERROR - len(text))):
+            text += bytes(more)
+        try:
+            error = json.loads(text)["error"]
+            return AgentError(error["message"], code=error["code"], detail=error.get("detail"), host=self.host)
+        except (ValueError, KeyError, TypeError):
+            return self._nonsense(repr(text[:200]))
 
-def _magic(reader: _Pieces) -> None:
-    first = reader.exactly(1)
-    if first == frames.ERROR:
-        raise _error(reader)
-    if (got := first + reader.exactly(len(frames.MAGIC) - 1)) != frames.MAGIC:
-        raise _nonsense(reader.host, f"{got!r} at the start; does a login script on the host print something?")
+    def _refused(self, index: int, body: bytes) -> Refused:
+        try:
+            fault = json.loads(body)
+            return Refused(index, str(fault["code"]), str(fault["message"]))
+        except (ValueError, KeyError, TypeError):
+            raise self._nonsense(f"the fault {body[:200]!r}") from None
 
-
-def _header(reader: _Pieces) -> tuple[bytes, int, int, int]:
-    first = reader.exactly(1)
-    if first == frames.ERROR:
-        raise _error(reader)
-    kind, index, offset, length = frames.HEADER.unpack(first + reader.exactly(frames.HEADER.size - 1))
-    if length > frames.LARGEST:
-        raise _nonsense(reader.host, f"a frame of {length} bytes")
-    return kind, index, offset, length
-
-
-def _error(reader: _Pieces) -> RemoteError:
-    text = frames.ERROR + reader.line()
-    try:
-        error = json.loads(text)["error"]
-        return AgentError(error["message"], code=error["code"], detail=error.get("detail"), host=reader.host)
-    except (ValueError, KeyError, TypeError):
-        return _nonsense(reader.host, repr(text[:200]))
-
-
-def _refused(index: int, body: bytes, host: str) -> Refused:
-    try:
-        fault = json.loads(body)
-        return Refused(index, str(fault["code"]), str(fault["message"]))
-    except (ValueError, KeyError, TypeError):
-        raise _nonsense(host, f"the fault {body[:200]!r}") from None
-
-
-def _nonsense(host: str, what: str) -> RemoteError:
-    return RemoteError(f"the agent's stream makes no sense: {what}", host=host)
+    def _nonsense(self, what: str) -> RemoteError:
+        return RemoteError(f"the agent's stream makes no sense: {what}", host=self.host)

@@ -84,6 +84,11 @@ class Host(Protocol):
         """The exec prefix behind which every command runs; empty without one."""
         ...
 
+    @property
+    def address(self) -> str | None:
+        """Where connections beside SSH may reach it: a name or address; empty behind a jump host; None: it is here."""
+        ...
+
     def run(self, command: Command, *, stdin: bytes = b"", deadline: Deadline = Deadline()) -> Completed:
         """Run to the end. A non-zero exit is a result, not an error."""
         ...

@@ -41,6 +41,10 @@ class SshHost:
         self._talks: list[OpenSshStream] = []
         self._lock = threading.Lock()
 
+    @property
+    def address(self) -> str:
+        return "" if self._target.jump or self._target.proxy else self._target.hostname
+
     def run(self, command: Command, *, stdin: bytes = b"", deadline: Deadline = Deadline()) -> Completed:
         return calls.run(self, command, stdin, deadline)
 

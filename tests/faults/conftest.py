@@ -24,7 +24,8 @@ def gated(tmp_path: Path) -> Callable[..., HostSpec]:
         script.chmod(0o755)
         (script.parent / "gate.plan").write_text("".join(line + "\n" for line in plan))
         shutil.rmtree(tmp_path / "state", ignore_errors=True)
-        return spec.model_copy(update={"python": str(script), "state_dir": str(tmp_path / "state")})
+        changes = {"python": str(script), "state_dir": str(tmp_path / "state"), "channel": "ssh"}  # what it stands in
+        return spec.model_copy(update=changes)
 
     return gate
 

@@ -26,15 +26,15 @@ def main() -> None:
     assert child.stdout
     try:
         if mode == "slow":
-            while data := child.stdout.read(PIECE):
+            while data := child.stdout.read1(PIECE):
                 sys.stdout.buffer.write(data)
                 sys.stdout.buffer.flush()
                 time.sleep(len(data) / amount)
             return
-        while amount and (data := child.stdout.read(min(PIECE, amount))):
+        while amount and (data := child.stdout.read1(min(PIECE, amount))):
             sys.stdout.buffer.write(data)
+            sys.stdout.buffer.flush()
             amount -= len(data)
-        sys.stdout.buffer.flush()
         if mode == "hold":
             time.sleep(3600)
         if mode == "pause":

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import replace
 
 import pytest
 
 from hsops.core.dumps import Sample
-from hsops.fetch.plan import Held, Plan, Stamp, Transfer, batches, part_name, plan
+from hsops.fetch.plan import (
+    FILES,
+    LARGEST,
+    SMALLEST,
+    Held,
+    Plan,
+    Stamp,
+    Transfer,
+    cut,
+    part_name,
+    plan,
+    streams_for,
+)
 from tests.samples import SAMPLE
 
 A = SAMPLE
@@ -119,35 +132,45 @@ def test_parts_that_nobody_continues_are_stale() -> None:
     assert result.transfers == (Transfer(A, 0, "new"), Transfer(B, 5, "lost"))
 
 
-def cut(count: int, size: int, streams: int) -> list[int]:
-    """Bytes of each batch for ``count`` files of ``size`` MiB; every file must be in exactly one, in order."""
-    transfers = tuple(Transfer(replace(A, id=f"s{i}", bytes=size << 20), 0, "new") for i in range(count))
-    made = list(batches(transfers, streams))
-    assert [t for batch in made for t in batch] == list(transfers)
-    return [sum(t.left for t in batch) >> 20 for batch in made]
+def requests(count: int, size: int, streams: int) -> list[int]:
+    """Bytes of each request for ``count`` files of ``size`` bytes; every file must be in exactly one, in order."""
+    transfers = tuple(Transfer(replace(A, id=f"s{i}", bytes=size), 0, "new") for i in range(count))
+    todo, left, made = deque(transfers), count * size, list[tuple[Transfer, ...]]()
+    while request := cut(todo, left, streams):
+        made.append(request)
+        left -= sum(t.left for t in request)
+    assert [t for request in made for t in request] == list(transfers)
+    return [sum(t.left for t in request) for request in made]
 
 
-def test_a_little_work_is_split_evenly_once() -> None:
-    """A connection costs a third of a second: not one more than there are streams, and none for a few MiB."""
-    assert cut(16, 64, 4) == [256] * 4
-    assert cut(16, 64, 1) == [1024]
-    assert cut(10, 1, 4) == [10]
-    assert cut(40, 1, 4) == [16, 16, 8]
-    assert cut(0, 1, 4) == []
+def test_requests_shrink_towards_the_end() -> None:
+    """So that all streams are done at the same time; before that they are large."""
+    sizes = requests(20_000, 100_000, 4)
+
+    assert sizes[0] == FILES * 100_000
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[-1] <= SMALLEST
+    assert requests(100, 10 << 20, 4)[0] == LARGEST // (10 << 20) * (10 << 20)
 
 
-def test_much_work_leaves_a_rest_that_evens_out() -> None:
-    """Three quarters evenly, then shrinking batches for whoever is free; one stream gets all at once."""
-    sizes = cut(1000, 100, 4)
-
-    assert sizes[:4] == [18_800] * 4
-    assert sizes[4:] == sorted(sizes[4:], reverse=True)
-    assert len(sizes) < 30
-    assert cut(1000, 100, 1) == [100_000]
+def test_a_request_has_a_file_however_large_and_not_too_many_however_small() -> None:
+    """One that is larger than a request goes alone."""
+    assert requests(3, 10 * LARGEST, 4) == [10 * LARGEST] * 3
+    assert requests(1000, 1, 4) == [FILES, FILES, FILES, 1000 - 3 * FILES]
+    assert requests(0, 1, 4) == []
 
 
 def test_parts_that_are_complete_are_still_asked_for() -> None:
     """A file of which nothing is left to send must be settled too."""
     transfers = tuple(Transfer(replace(A, id=f"s{i}"), 1000, "new") for i in range(50))
 
-    assert list(batches(transfers, 4)) == [transfers]
+    assert cut(deque(transfers), 0, 4) == transfers
+
+
+@pytest.mark.parametrize(
+    "count, size, most, streams",
+    [(16, 64 << 20, 4, 4), (16, 64 << 20, 1, 1), (10, 1 << 20, 4, 1), (40, 1 << 20, 4, 3), (2, 1 << 30, 8, 2)],
+)
+def test_streams_are_opened_where_they_are_worth_it(count: int, size: int, most: int, streams: int) -> None:
+    """Not one for a few MiB, and none without a file."""
+    assert streams_for([Transfer(replace(A, id=f"s{i}", bytes=size), 0, "new") for i in range(count)], most) == streams

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from hsops.agent import frames
 from hsops.core.errors import AgentError, RemoteError
 from hsops.fetch.plan import Transfer
-from hsops.fetch.wire import Data, End, LostStreamError, Refused, parse
+from hsops.fetch.wire import Data, End, Event, LostStreamError, Reader, Refused
 from tests.unit.test_fetch_plan import A
 
 FILES = (Transfer(replace(A, bytes=10), 0, "new"), Transfer(replace(A, id="b", bytes=6), 2, "new"))
@@ -29,6 +30,14 @@ DONE = frames.pack(frames.DONE)
 GOOD = frames.MAGIC + data(0, 0, b"01234") + data(0, 5, b"56789") + end(0) + data(1, 2, b"cdef") + end(1) + DONE
 
 
+def parse(pieces: list[bytes], files: tuple[Transfer, ...] = FILES) -> Iterator[Event]:
+    """The answer to one request, as a new stream gives it."""
+    rest = iter(pieces)
+    reader = Reader(lambda _: next(rest, b""), "h")
+    reader.begin()
+    yield from reader.events(files)
+
+
 def cut(stream: bytes, size: int) -> list[bytes]:
     """The stream in pieces, as a pipe may deliver it."""
     return [stream[i : i + size] for i in range(0, len(stream), size)]
@@ -39,7 +48,7 @@ def test_pieces_may_be_cut_anywhere(size: int) -> None:
     """The same files come out of any cutting."""
     got, ended = {0: b"", 1: b""}, []
 
-    for event in parse(cut(GOOD, size), FILES, host="h"):
+    for event in parse(cut(GOOD, size)):
         if isinstance(event, Data):
             assert event.offset == FILES[event.index].offset + len(got[event.index])
             got[event.index] += event.data
@@ -54,7 +63,7 @@ def test_pieces_may_be_cut_anywhere(size: int) -> None:
 def test_a_stream_cut_short_is_lost_not_done(length: int) -> None:
     """At every byte: the end is only believed when it was said."""
     with pytest.raises(LostStreamError):
-        list(parse([GOOD[:length]] if length else [], FILES, host="h"))
+        list(parse([GOOD[:length]] if length else []))
 
 
 def test_a_refused_file_leaves_the_others() -> None:
@@ -63,7 +72,7 @@ def test_a_refused_file_leaves_the_others() -> None:
     stream = frames.MAGIC + data(0, 0, b"01234") + frames.pack(frames.FAULT, 0, 0, len(body)) + body
     stream += data(1, 2, b"cdef") + end(1) + DONE
 
-    events = list(parse([stream], FILES, host="h"))
+    events = list(parse([stream]))
 
     assert Refused(0, "changed", "it grew") in events
     assert End(1) in events
@@ -85,13 +94,13 @@ def test_a_refused_file_leaves_the_others() -> None:
 def test_what_was_not_asked_for_is_an_error(bad: bytes) -> None:
     """No byte is written where it does not belong."""
     with pytest.raises(RemoteError, match="makes no sense"):
-        list(parse([frames.MAGIC + bad + bytes(64)], FILES, host="h"))
+        list(parse([frames.MAGIC + bad + bytes(64)]))
 
 
 def test_a_chatty_login_script_is_named() -> None:
     """Text before the magic is the usual mistake of a host's profile."""
     with pytest.raises(RemoteError, match="login script"):
-        list(parse([b"Welcome to gpu-box!\n" + GOOD], FILES, host="h"))
+        list(parse([b"Welcome to gpu-box!\n" + GOOD]))
 
 
 @pytest.mark.parametrize("before", [b"", frames.MAGIC, frames.MAGIC + data(0, 0, b"01")])
@@ -100,6 +109,42 @@ def test_an_agents_refusal_is_understood_at_any_frame(before: bytes) -> None:
     line = b'{"error":{"code":"bad-request","message":"no","detail":{}}}\n'
 
     with pytest.raises(AgentError) as caught:
-        list(parse(cut(before + line, 5), FILES, host="h"))
+        list(parse(cut(before + line, 5)))
 
     assert caught.value.code == "bad-request"
+
+
+def test_requests_are_answered_one_after_the_other_on_one_stream() -> None:
+    """Wherever it is cut, and although the reader's buffer is filled anew by every read."""
+    buffer, rest = bytearray(7), bytearray(GOOD + GOOD.removeprefix(frames.MAGIC))
+
+    def read(_: int) -> memoryview:
+        count = min(len(buffer), len(rest))
+        buffer[:count], rest[:] = rest[:count], rest[count:]
+        return memoryview(buffer)[:count]
+
+    reader = Reader(read, "h")
+    reader.begin()
+
+    for _ in range(2):
+        got = {0: b"", 1: b""}
+        for event in reader.events(FILES):
+            if isinstance(event, Data):
+                got[event.index] += event.data
+        assert got == {0: b"0123456789", 1: b"cdef"}
+
+
+def test_a_reader_says_how_much_is_due() -> None:
+    """A line over a socket must not wait for more than will come."""
+    wanted, rest = list[int](), iter([frames.MAGIC[:1], frames.MAGIC[1:], data(0, 0, b"0123456789")[:17], b"01"])
+
+    def read(want: int) -> bytes:
+        wanted.append(want)
+        return next(rest, b"")
+
+    reader = Reader(read, "h")
+    reader.begin()
+    with pytest.raises(LostStreamError):
+        list(reader.events(FILES))
+
+    assert wanted == [1, len(frames.MAGIC) - 1, 1, 10, 8]

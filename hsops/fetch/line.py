@@ -1,0 +1,176 @@
+"""One stream of files from the host, and the ways to open one."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Protocol
+
+from hsops.core.deadline import Deadline
+from hsops.core.errors import HsopsError
+from hsops.core.events import Emit, Note
+from hsops.core.inventory import Channel
+from hsops.fetch.plan import Transfer
+from hsops.remote.agent import Agent
+from hsops.remote.direct import Connection, Direct, NoDirectWayError, opened
+
+BULK = Deadline(connect=15.0, idle=30.0, total=None)
+WORTH = 16 << 20  # bytes from which on a way beside SSH is looked for: a firewall may cost two seconds
+
+
+class Line(Protocol):
+    """A stream that answers requests, in order."""
+
+    def ask(self, batch: Sequence[Transfer]) -> None:
+        """One request more. Nothing is asked before the stream has begun."""
+        ...
+
+    def read(self, want: int) -> bytes | memoryview:
+        """What has come; nothing at the end. Valid until the next read."""
+        ...
+
+    def why(self) -> str:
+        """After the end: what the other side had to say about it."""
+        ...
+
+    def close(self) -> None:
+        """End it."""
+        ...
+
+
+class SshLine:
+    """Through a child process, OpenSSH's client; on this machine the agent itself."""
+
+    def __init__(self, agent: Agent, source: str) -> None:
+        command, stdin = agent.request("dumps-send", folder=source)
+        self._stream = agent.host.bulk(command, stdin=stdin + b"\n", deadline=BULK, talk=True)
+        self._pieces = iter(self._stream)
+
+    def ask(self, batch: Sequence[Transfer]) -> None:
+        self._stream.send(_request(batch))
+
+    def read(self, want: int) -> bytes:  # noqa: ARG002 - a pipe gives what it has
+        return next(self._pieces, b"")
+
+    def why(self) -> str:
+        said = self._stream.finish().stderr.decode(errors="replace").strip().splitlines()
+        return said[-1] if said else ""
+
+    def close(self) -> None:
+        self._stream.__exit__(None, None, None)
+
+
+class DirectLine:
+    """A TLS connection beside SSH."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self.read, self.close = connection.read, connection.close
+
+    def ask(self, batch: Sequence[Transfer]) -> None:
+        self._connection.send(_request(batch))
+
+    def why(self) -> str:
+        return ""
+
+
+class Ways:
+    """Opens lines, for several threads: beside SSH as long as that works, else through it.
+
+    Args:
+        agent, source: whose files.
+        direct: the door beside SSH, if there is one.
+        only: never through SSH.
+    """
+
+    def __init__(self, agent: Agent, source: str, direct: Direct | None = None, *, only: bool = False) -> None:
+        self._agent, self._source, self._direct, self._only = agent, source, direct, only
+        self._lock = threading.Lock()
+
+    @property
+    def name(self) -> str:
+        """``direct`` or ``ssh``: how the next line is opened."""
+        return "direct" if self._direct else "ssh"
+
+    def open(self, note: Callable[[Note], None]) -> Line:
+        """A new line.
+
+        Args:
+            note: told once, when there is no way beside SSH any more; from the caller's thread.
+
+        Raises:
+            UnreachableError: the host is not reached.
+            NoDirectWayError: not beside SSH, and no other way is wanted.
+        """
+        direct = self._direct
+        if direct is not None:
+            try:
+                return DirectLine(direct.connect())
+            except NoDirectWayError as error:
+                if self._only:
+                    raise
+                self._shut(error, note)
+        return SshLine(self._agent, self._source)
+
+    def _shut(self, error: NoDirectWayError, note: Callable[[Note], None]) -> None:
+        with self._lock:
+            known, self._direct = self._direct, None
+        if known:
+            text = f"the direct connection cannot be opened again ({error.message}); the rest comes over ssh"
+            note(Note(text, self._agent.host.name, "warn"))
+
+
+@contextmanager
+def ways(agent: Agent, source: str, way: Channel, size: int, emit: Emit) -> Iterator[Ways]:
+    """How lines are opened in one pull; says which way it is.
+
+    Args:
+        agent, source: whose files.
+        way: what is wanted; ``auto`` tries beside SSH for two seconds, where it is worth it.
+        size: bytes that are to come.
+        emit: told the way.
+
+    Raises:
+        NoDirectWayError: ``direct`` is wanted, and cannot be.
+    """
+    name = agent.host.name
+    if way == "ssh" or (way == "auto" and (size < WORTH or agent.host.via or agent.host.address is None)):
+        yield Ways(agent, source)
+        return
+    with _tried(agent, source) as (direct, why):
+        if direct:
+            emit(Note(f"dumps come over TLS beside SSH, from {direct.place}", name))
+        elif way == "direct":
+            fix = "--channel auto falls back to ssh; or open the host's ports for this machine"
+            raise NoDirectWayError(f"there is no direct connection: {why}", host=name, fix=fix)
+        else:
+            emit(Note(f"dumps come over ssh; a direct connection would be faster, but: {why}", name))
+        yield Ways(agent, source, direct, only=way == "direct")
+
+
+@contextmanager
+def _tried(agent: Agent, source: str) -> Iterator[tuple[Direct | None, str]]:
+    """The door if a connection through it can be made, else why not."""
+    entering = opened(agent, source)
+    try:
+        direct = entering.__enter__()
+    except NoDirectWayError as error:
+        yield None, error.message
+        return
+    try:
+        try:
+            direct.connect().close()
+        except NoDirectWayError as error:
+            yield None, error.message
+        else:
+            yield direct, ""
+    finally:
+        with suppress(HsopsError):  # of a link that died meanwhile
+            entering.__exit__(None, None, None)
+
+
+def _request(batch: Sequence[Transfer]) -> bytes:
+    files = [[t.sample.id, t.offset, t.sample.bytes] for t in batch]
+    return json.dumps({"files": files}, separators=(",", ":")).encode() + b"\n"
