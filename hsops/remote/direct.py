@@ -147,7 +147,7 @@ def opened(agent: Agent, folder: str) -> Iterator[Direct]:
         raise NoDirectWayError("commands run behind an exec prefix (via), whose network may be another", host=host.name)
     if host.address is None:
         raise NoDirectWayError("it is this machine", host=host.name)
-    ours, theirs = _Identity.make(), _Identity.make()
+    ours, theirs = Identity.make(), Identity.make()
     params = {"folder": folder, "identity": theirs.both, "peer": ours.certificate}
     with agent.stream("dumps-direct", deadline=QUICK, **params) as events:
         place = _listening(events, host.name, host.address)
@@ -167,7 +167,7 @@ def _listening(events: Iterator[dict[str, Any]], host: str, known: str) -> Place
 
 
 @dataclass(frozen=True, slots=True)
-class _Identity:
+class Identity:
     """A key and the certificate that it signed itself, PEM."""
 
     key: str
@@ -175,10 +175,12 @@ class _Identity:
 
     @property
     def both(self) -> str:
+        """The key, then the certificate."""
         return self.key + self.certificate
 
     @classmethod
-    def make(cls) -> _Identity:
+    def make(cls) -> Identity:
+        """A new one, P-256: a millisecond."""
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes, serialization
         from cryptography.hazmat.primitives.asymmetric import ec
@@ -199,7 +201,7 @@ class _Identity:
         return cls(private.decode(), certificate.public_bytes(serialization.Encoding.PEM).decode())
 
 
-def _context(ours: _Identity, theirs: _Identity) -> ssl.SSLContext:
+def _context(ours: Identity, theirs: Identity) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False  # the certificate is known byte by byte; it has no name to check
