@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -26,7 +27,11 @@ from hsops.cli import (
     verify,
 )
 from hsops.cli.options import everywhere
+from hsops.core.errors import UsageError
 from hsops.render import streams
+from hsops.render.console import Console
+
+_CommandLineError: Any = typer.BadParameter.__mro__[1]  # click's UsageError, which Typer has a copy of
 
 app = typer.Typer(
     name="hsops",
@@ -76,4 +81,23 @@ def root(
 def main() -> None:
     """Entry point of the ``hsops`` script."""
     streams.prepare()
-    app()
+    try:
+        if "--json" not in sys.argv[1:]:
+            app()
+        sys.exit(app(standalone_mode=False))  # what it returns is the exit code of ``typer.Exit``
+    except _CommandLineError as error:
+        command = _command(error.ctx)
+        console = Console(command or "hsops", as_json=True, color=False)
+        fix = " ".join(filter(None, ("hsops", command, "--help")))
+        sys.exit(console.error(UsageError(error.format_message(), fix=fix)))
+    except OSError as error:  # help and the version: whatever a command prints has its own door
+        sys.exit(Console("hsops", as_json=False, color=False).error(streams.unwritten(sys.stdout, error)))
+
+
+def _command(ctx: Any) -> str:
+    """The command's name, ``lab up`` for example; empty when it is not known yet."""
+    names: list[str] = []
+    while ctx and ctx.parent:
+        names.insert(0, ctx.info_name or "")
+        ctx = ctx.parent
+    return " ".join(names)

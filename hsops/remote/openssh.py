@@ -66,7 +66,8 @@ def translate(log: str, target: Target) -> HsopsError:
     lines = [line.strip() for line in log.splitlines() if line.strip() and not line.startswith("@")]
     known = ((kind, line) for words, kind in _WORDS for line in lines if re.search(words, line, re.IGNORECASE))
     kind, said = next(known, (UnreachableError, lines[-1] if lines else "it said nothing"))
-    return kind(f"ssh to {target} failed: {said}", host=target.name, fix=f"try it: ssh {target.destination} true")
+    by_hand = shlex.join(["ssh", *target.config, *target.at_port, target.destination, "true"])
+    return kind(f"ssh to {target} failed: {said}", host=target.name, fix=f"try it: {by_hand}")
 
 
 class OpenSshStream(ChildStream):

@@ -88,10 +88,11 @@ class Console:
         return outcome.exit_code
 
     def error(self, error: HsopsError) -> int:
-        """Print an error; returns its exit code."""
-        if self.as_json:
-            self._envelope(ok=False, data={}, errors=error.as_json())
-            return error.exit_code
+        """Print an error; returns its exit code. Where it cannot be said as JSON it is said for people."""
+        with contextlib.suppress(HsopsError):
+            if self.as_json:
+                self._envelope(ok=False, data={}, errors=error.as_json())
+                return error.exit_code
         self._block = 0
         self._say(*error_lines(error))
         return error.exit_code

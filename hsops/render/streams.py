@@ -37,11 +37,14 @@ def write(stream: TextIO, text: str) -> bool:
         _silence(stream)
         return False
     except OSError as error:
-        _silence(stream)
-        raise HsopsError(
-            f"the output cannot be written: {error.strerror}", fix="see where it is redirected to"
-        ) from None
+        raise unwritten(stream, error) from None
     return True
+
+
+def unwritten(stream: TextIO, error: OSError) -> HsopsError:
+    """What a refused write is for people. Nothing more will be written there."""
+    _silence(stream)
+    return HsopsError(f"the output cannot be written: {error.strerror}", fix="see where it is redirected to")
 
 
 def write_bytes(stream: TextIO, data: bytes) -> bool:

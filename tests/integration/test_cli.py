@@ -41,13 +41,13 @@ def test_json_is_taken_before_and_after_the_command(here):
 def test_the_agent_is_uploaded_once_by_its_hash(here):
     """The second call finds the agent that the first one put there."""
     hsops("doctor", cwd=here)
-    (agent,) = (here / "state/agent").iterdir()
+    (agent,) = (here / "state/agent").glob("*.pyz")
     first = agent.stat().st_mtime_ns
 
     hsops("doctor", cwd=here)
 
     assert agent.stat().st_mtime_ns == first
-    assert [p.name for p in (here / "state/agent").iterdir()] == [agent.name]
+    assert list((here / "state/agent").glob("*.pyz")) == [agent]
 
 
 @pytest.mark.parametrize(
@@ -91,6 +91,33 @@ def test_an_unknown_command_is_a_usage_error(here):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    "words,command,said",
+    [
+        ("deploy --bogus --json", "deploy", "No such option: --bogus"),
+        ("--json lab up --bogus", "lab up", "No such option: --bogus"),
+        ("deploy --json --parallel x", "deploy", "Invalid value for '--parallel'"),
+        ("--json doctr", "hsops", "No such command 'doctr'"),
+        ("--json", "hsops", "Missing command."),
+    ],
+)
+def test_a_wrong_command_line_is_an_envelope_with_json(here, words, command, said):
+    """As every other error is; exit 2 as without."""
+    done = hsops(*words.split(), cwd=here)
+
+    envelope = json.loads(done.stdout)
+    assert (done.returncode, envelope["ok"], envelope["command"]) == (2, False, command)
+    assert envelope["errors"][0]["message"].startswith(said)
+    assert envelope["errors"][0]["fix"].endswith("--help")
+
+
+def test_json_changes_no_exit_code(here):
+    """Of help, the version, and a command that ends with a code of its own."""
+    for words in ("--json --version", "--json --help", "deploy --json --help"):
+        assert hsops(*words.split(), cwd=here).returncode == 0
+    assert hsops("--json", "status", "--host", "nobody", cwd=here).returncode == 2
+
+
 def test_a_closed_pipe_is_no_error(here):
     """`hsops doctor | head -0` ends quietly."""
     command = f"{sys.executable} -m hsops doctor | head -c 0"
@@ -100,11 +127,22 @@ def test_a_closed_pipe_is_no_error(here):
     assert done.stderr == ""
 
 
-def test_ctrl_c_while_it_loads_is_quiet(here):
+@pytest.mark.parametrize(
+    "stop",
+    [
+        "raise KeyboardInterrupt",
+        "__import__('signal').raise_signal(2)",
+        "Odd()",
+    ],
+    ids=["in an import", "as a signal", "where an exception is printed and forgotten"],
+)
+def test_ctrl_c_while_it_loads_is_quiet(here, stop):
     """130 and no traceback, also in the first tenth of a second."""
     code = "import builtins, hsops.__main__ as m\n" + (
+        "class Odd:\n"
+        "    def __del__(self): __import__('signal').raise_signal(2)\n"
         "def stop(name, *a, real=builtins.__import__, **k):\n"
-        "    if name == 'typer': raise KeyboardInterrupt\n"
+        f"    if name == 'typer': {stop}\n"
         "    return real(name, *a, **k)\n"
         "builtins.__import__ = stop\nm.main()"
     )

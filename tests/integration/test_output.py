@@ -46,6 +46,28 @@ def test_a_full_output_is_an_error_with_its_reason(here, words):
     assert "bug" not in done.stderr
 
 
+@pytest.mark.parametrize("words", ["--help", "deploy --help", "--version"])
+def test_a_full_output_is_no_traceback_for_help(here, words):
+    """Which Typer prints, not we."""
+    done = shell(f"$H {words} >/dev/full", here)
+
+    assert (done.returncode, done.stderr.splitlines()[0]) == (
+        1,
+        "the output cannot be written: No space left on device",
+    )
+    assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
+
+
+@pytest.mark.parametrize("words", ["status --host nobody", "deploy --bogus"])
+def test_an_error_that_cannot_be_said_as_json_is_said(here, words):
+    """On the other stream, with its own exit code."""
+    done = shell(f"$H --json {words} >/dev/full", here)
+
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert "nobody" in done.stderr or "--bogus" in done.stderr
+
+
 def test_a_full_error_stream_leaves_the_exit_code(here):
     """There is nowhere to say it; the code is still that of the command."""
     assert shell("$H status --host nobody 2>/dev/full", here).returncode == 2

@@ -10,6 +10,7 @@ import pytest
 
 from hsops.core.errors import ConfigError
 from hsops.core.inventory import HostSpec
+from hsops.remote.openssh import translate
 from hsops.remote.target import arguments, parse
 
 HOME = Path(pwd.getpwuid(os.getuid()).pw_dir)
@@ -18,6 +19,16 @@ HOME = Path(pwd.getpwuid(os.getuid()).pw_dir)
 def spec(ssh: str, config: str | None = None) -> HostSpec:
     """A host reached as ``ssh``."""
     return HostSpec(name="box", ssh=ssh, ssh_config=config, python="/usr/bin/python3")
+
+
+def test_what_to_try_by_hand_leads_to_the_same_place() -> None:
+    """With the port and the file that the inventory names."""
+    destination, config, at_port = arguments(spec("root@box:2222", "/etc/my ssh"))
+    lines = ["hostname box", "user root", "port 2222"]
+
+    error = translate("no route", parse("box", destination, lines, config=config, at_port=at_port))
+
+    assert error.fix == "try it: ssh -F '/etc/my ssh' -p 2222 root@box true"
 
 
 @pytest.mark.parametrize(
