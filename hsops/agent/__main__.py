@@ -46,7 +46,8 @@ def main(argv: "list[str]") -> int:
     if argv[:1] == [protocol.SERVE]:
         for verb in argv[1:]:
             _load(json.dumps({"verb": verb}).encode())
-        return serve(sys.stdin.buffer, _load, _answer)
+        keep = getattr(globals()["__loader__"], "keep", lambda: None)  # of the zipapp
+        return serve(sys.stdin.buffer, _load, keep, _answer)
     if len(argv) != 1:
         return _run(lambda: ("", {}))
     return _run(lambda: (argv[0], protocol.read_request(sys.stdin.buffer.readline())))

@@ -15,7 +15,6 @@ import fcntl
 import hashlib
 import json
 import os
-import socket
 import time
 from collections.abc import Iterator
 from typing import Any, BinaryIO
@@ -50,7 +49,7 @@ def append(state_dir: str, entry: dict[str, Any], change: str = "") -> None:
         if change and f'"change":"{change}"'.encode() in _end_of(file):
             return
         told = {"seq": head["seq"] + 1, "prev": head["hash"], "time": round(time.time(), 3), **entry}
-        line = json.dumps({**told, "machine": socket.gethostname(), "change": change}, separators=(",", ":")).encode()
+        line = json.dumps({**told, "machine": os.uname().nodename, "change": change}, separators=(",", ":")).encode()
         size = file.seek(0, os.SEEK_END)
         file.write((b"" if not size or _last_byte(file) == b"\n" else b"\n") + line + b"\n")
         file.flush()

@@ -11,9 +11,7 @@ import contextlib
 import errno
 import json
 import os
-import secrets
 import signal
-import socket
 import time
 from typing import Any
 
@@ -135,7 +133,7 @@ def _where() -> str:
         space = os.readlink("/proc/self/ns/pid")
     except OSError:
         space = ""
-    return f"{socket.gethostname()} {procs.boot_id()} {space}"
+    return f"{os.uname().nodename} {procs.boot_id()} {space}"
 
 
 def end(lease: dict[str, Any]) -> bool:
@@ -167,7 +165,7 @@ def end(lease: dict[str, Any]) -> bool:
 def write(folder: str, lease: dict[str, Any]) -> str:
     """A temporary file with the lease. Nothing of this outlives a power cut, so nothing is synced."""
     os.makedirs(folder, mode=0o700, exist_ok=True)
-    temporary = os.path.join(folder, f"{_TEMPORARY}{secrets.token_hex(6)}")
+    temporary = os.path.join(folder, f"{_TEMPORARY}{os.urandom(6).hex()}")
     with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
         json.dump(lease, file)
     return temporary

@@ -14,8 +14,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import secrets
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -290,8 +288,8 @@ class _Patience:
 
 def asked(params: dict[str, Any]) -> dict[str, Any]:
     """Who wants the lock, what for: as the client says, or as far as it can be told."""
-    who = f"{os.environ.get('USER') or os.getuid()}@{socket.gethostname()}"
-    known = {"token": secrets.token_hex(8), "who": who, "pid": os.getppid(), "command": "hsops"}
+    who = f"{os.environ.get('USER') or os.getuid()}@{os.uname().nodename}"
+    known = {"token": os.urandom(8).hex(), "who": who, "pid": os.getppid(), "command": "hsops"}
     known |= {"what": "", "reason": ""}
     return {**known, **(params.get("client") or {}), **(params.get("lock") or {})}
 

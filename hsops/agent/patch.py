@@ -29,12 +29,13 @@ def inspect(params: dict[str, Any]) -> dict[str, Any]:
 
     ``params``: ``patches``, names; optional ``place`` (see ``_place``); optional ``read``, files (``folder/*.py`` is
     allowed) whose bytes are wanted; optional ``originals``: also those of the patches' files, and what they were
-    before; optional ``known``, sha256 of bytes that the client has; optional ``flags``, of SGLang's command line.
+    before; optional ``known``, sha256 of bytes that the client has; optional ``marked``, see ``_marked``; optional
+    ``flags``, of SGLang's command line.
 
     Returns ``sglang`` (facts), ``patches`` {name: {``state``: absent | applied | partial | foreign, ``identity``,
     ``options``, ``sglang``, ``applied``, ``serial``, ``files`` {path: applied | original | missing | edited},
     ``originals``, as ``files``}}, ``places`` {name: the folders that it is recorded in},
-    ``files`` {path: {``content_b64``, null when known, ``mode``, ``sha256``} or null}, ``flags`` {flag: whether
+    ``files`` {path: {``content_b64``, null when not wanted, ``mode``, ``sha256``} or null}, ``flags`` {flag: whether
     SGLang's code has it}, ``owners`` {path: patch}, ``root`` (the place's folder), ``state_dir``, ``machine`` (see
     ``facts.machine``) and ``unwritable`` (why, or empty).
     """
@@ -44,7 +45,7 @@ def inspect(params: dict[str, Any]) -> dict[str, Any]:
         found = stores(params["state_dir"], site)
         records = {name: store.record() for name, store in found.items()}
         read, known = list(params.get("read", [])), set(params.get("known", []))
-        originals: dict[str, Any] = {}
+        marked, originals = _marked(params, records), dict[str, Any]()
         for name in params["patches"] if params.get("originals") else ():
             originals[name] = patch_plan.originals(found[name]) if name in found else {}
             read += originals[name]
@@ -58,7 +59,7 @@ def inspect(params: dict[str, Any]) -> dict[str, Any]:
                 for name in params["patches"]
             },
             "places": {name: places(params["state_dir"], name) for name in params["patches"]},
-            "files": {path: _told(site, path, known) for path in patch_plan.wanted(site, read)},
+            "files": {path: _told(site, path, known, marked.get(path, "")) for path in patch_plan.wanted(site, read)},
             "flags": facts.flags(sglang["site"] or "", params.get("flags", [])),
             "owners": owners(params["state_dir"], site),
             "root": site.root,
@@ -216,12 +217,20 @@ def _recover(state_dir: str, site: Site) -> None:
             emit("recovered", patch=name, **recovered)
 
 
-def _told(site: Site, path: str, known: set[str]) -> dict[str, Any] | None:
+def _marked(params: dict[str, Any], records: dict[str, Any]) -> dict[str, str]:
+    """``params["marked"]``: the text without which a file's bytes are not wanted, by path. Of a record's all are."""
+    held = [records.get(name) or {"files": ()} for name in params["patches"]]
+    ours = {entry["path"] for record in held for entry in record["files"]}
+    return {path: text for path, text in params.get("marked", {}).items() if path not in ours}
+
+
+def _told(site: Site, path: str, known: set[str], mark: str) -> dict[str, Any] | None:
     found = site.state(path)
     if found is None:
         return None
     state, data = found
-    content = None if state["sha256"] in known else base64.b64encode(data).decode()
+    wanted = state["sha256"] not in known and mark.encode() in data
+    content = base64.b64encode(data).decode() if wanted else None
     return {"content_b64": content, "mode": state["mode"], "sha256": state["sha256"]}
 
 

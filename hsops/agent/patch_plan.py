@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from hsops.agent.patch_site import Site, sha256
 from hsops.agent.patch_store import Store
@@ -13,8 +12,7 @@ from hsops.agent.protocol import Refusal
 AS_IT_LIES = "as-it-lies"
 
 
-@dataclass(frozen=True)
-class Edit:
+class Edit(NamedTuple):
     """One file's wanted state.
 
     Args:

@@ -1,8 +1,8 @@
 """What client and agent say to each other.
 
 Request: ``python -I agent.pyz VERB`` with one JSON object on standard input: ``{"protocol": 1, "params": {...}}``; or
-``python -I agent.pyz serve`` and such an object with its ``"verb"`` on each line, as many as come (``serve.py``); verbs
-after ``serve`` are loaded before they are asked for.
+``python -I agent.pyz serve`` and such an object with its ``"verb"``, or a list of them, on each line, as many as come
+(``serve.py``); verbs after ``serve`` are loaded before they are asked for.
 Reply, one JSON object a line: any number of ``{"event": {...}}``, then one ``{"result": {...}}`` (exit 0) or
 ``{"error": {"code", "message", "detail"}}`` (exit 1). A verb that streams writes ``{"event": {"kind": "beat"}}`` at
 least every 5 s. Binary verbs (``dumps-send``) say so in their docstring.

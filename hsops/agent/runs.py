@@ -5,11 +5,8 @@ import fcntl
 import glob
 import json
 import os
-import random
 import re
-import secrets
 import select
-import socket
 import sys
 import time
 from collections.abc import Iterator
@@ -119,9 +116,10 @@ def _refuse_changed(params: "dict[str, Any]") -> None:
 
 def list_runs(params: "dict[str, Any]") -> "dict[str, Any]":
     """Runs, newest first. ``params``: server or None; limit; alive: only those whose server is there; or ``loaded``, a
-    folder: what those have loaded, see there."""
+    folder, or ``source`` for the one that holds SGLang: what those have loaded, see there."""
     if "loaded" in params:
-        return {"runs": loaded(params, params["loaded"])}
+        root = params["loaded"] if params["loaded"] != "source" else facts.sglang()["site"] or "/"
+        return {"runs": loaded(params, root)}
     wanted = params.get("server")
     found: list[dict[str, Any]] = []
     snapshot = procs.Snapshot()
@@ -219,6 +217,8 @@ def _dump_dir(folder: str) -> str:
 
 def _port(port: int, host: str) -> int:
     """``port`` if it is free, or a free one for 0."""
+    import random  # and socket: 10 ms that only a start needs
+
     for candidate in [port] if port else random.sample(_AUTO, 200):
         fault = _bind(candidate, host)
         if fault is None:
@@ -232,6 +232,8 @@ def _port(port: int, host: str) -> int:
 
 def _bind(port: int, host: str) -> "OSError | None":
     """Why ``host:port`` cannot be listened on; None when it can."""
+    import socket
+
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -248,7 +250,7 @@ def _bind(port: int, host: str) -> "OSError | None":
 def _new_run(params: "dict[str, Any]") -> RunDir:
     folder = runs_folder(params)
     while True:
-        path = os.path.join(folder, f"{time.strftime('%m%d-%H%M%S')}-{secrets.token_hex(2)}")
+        path = os.path.join(folder, f"{time.strftime('%m%d-%H%M%S')}-{os.urandom(2).hex()}")
         try:
             os.mkdir(path, 0o700)
         except FileExistsError:

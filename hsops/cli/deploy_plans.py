@@ -114,6 +114,8 @@ def _wanted(session: Session, agent: Agent, target: Target, wish: Wish) -> Plan:
             return kinds.status(agent, patch, local)
         return kinds.plan(session.lock(target.host.name), patch, local, force=wish.force)
     wanted = payload.build(patch)
+    if wanted.place == "source":
+        do.expect(agent, target.patch, wanted.files.values())
     source = do.look(agent, target.patch, known=wanted.files.values())
     ours = do.look_hook(agent, target.patch, list(wanted.files)) if wanted.place == hook.PLACE else source
     other = source if wanted.place == hook.PLACE else do.look(agent, target.patch, hook.PLACE, ())

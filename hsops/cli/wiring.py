@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
+from hsops.cli import ahead
 from hsops.cli.options import Options
 from hsops.core.errors import HsopsError, SpaceError, UsageError
 from hsops.render.console import Console, Outcome
@@ -71,16 +72,8 @@ class Session:
         """The agent on a host; connects on first use."""
         spec = self.inventory.hosts[host] if isinstance(host, str) else host
         if spec.name not in self._agents:
-            from hsops.remote.agent import Agent
-
-            wait = self.options.lock_wait
-            self._agents[spec.name] = Agent(
-                self._connect(spec),
-                python=spec.python,
-                state_dir=spec.state_dir,
-                emit=self.console.emit,
-                lock_wait=10.0 if wait is None else wait,
-            )
+            wait = 10.0 if self.options.lock_wait is None else self.options.lock_wait
+            self._agents[spec.name] = self._begun(spec, wait) or self._new(spec, wait)
         return self._agents[spec.name]
 
     def lock(self, host: str) -> Lock:
@@ -96,6 +89,19 @@ class Session:
         if not sys.stdin.isatty() or self.console.as_json:
             raise UsageError("there is nobody to ask", fix="add --yes to apply, or --check to only look")
         return typer.confirm(question, err=True)
+
+    def _begun(self, spec: HostSpec, wait: float) -> Agent | None:
+        """The one that the command began with, if it is on this host."""
+        taken = ahead.take(spec, emit=self.console.emit, lock_wait=wait)
+        if taken:
+            self.stack.callback(taken.host.close)
+        return taken
+
+    def _new(self, spec: HostSpec, wait: float) -> Agent:
+        from hsops.remote.agent import Agent
+
+        host = self._connect(spec)
+        return Agent(host, python=spec.python, state_dir=spec.state_dir, emit=self.console.emit, lock_wait=wait)
 
     def _connect(self, spec: HostSpec) -> Host:
         from hsops.remote.connect import connect

@@ -10,9 +10,11 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from hsops.core.names import NAME, Flag, Model, Name, Plain, RemotePath, Variable
+from hsops.core.names import Flag, Model, Name, Plain, RemotePath, Variable
 from hsops.core.patches import HsDumpPatch, Patch, PatchSpec
 from hsops.core.prefix import Prefix
+from hsops.core.texts import NAME
+from hsops.core.way import KEEPALIVE, STATE_DIR
 
 __all__ = ["NAME", "Channel", "HostSpec", "HsDumpPatch", "Inventory", "PatchSpec", "Scalar", "ServerSpec"]
 
@@ -36,10 +38,10 @@ class HostSpec(_Model):
         (), description="words before every command on the host, such as docker exec -i NAME: then all else is in there"
     )
     keepalive: Annotated[float, Field(ge=0.1, le=600)] = Field(
-        5.0, description="seconds between questions to the host; three without an answer, and the link is lost"
+        KEEPALIVE, description="seconds between questions to the host; three without an answer, and the link is lost"
     )
     python: RemotePath = Field(description="the interpreter that runs SGLang on the host")
-    state_dir: RemotePath = Field("~/.hsops", description="where hsops keeps runs, patches and the agent")
+    state_dir: RemotePath = Field(STATE_DIR, description="where hsops keeps runs, patches and the agent")
     channel: Channel = Field("auto", description="how fetch's bytes come: direct (TLS beside SSH), ssh, or what works")
     dumps: RemotePath = Field("/dev/shm/sglang_hs", description="where ranks write hidden states")  # noqa: S108
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag
 
-from hsops.core.names import Name, Plain, Variable, a_relative_path, a_remote_path
+from hsops.core.names import Name, Plain, Variable
+from hsops.core.texts import a_relative_path, a_remote_path
 from hsops.core.yaml_file import ARM
 
 KINDS = ("hs-dump", "diff", "files", "script")

@@ -17,13 +17,13 @@ from hsops.deploy import facts as facts_
 from hsops.deploy import hook
 from hsops.deploy.facts import Facts
 from hsops.deploy.parts import ScriptParts
-from hsops.deploy.plan import READ
+from hsops.deploy.plan import MARKED, READ
 from hsops.deploy.planned import Plan
 from hsops.deploy.refusals import explained
-from hsops.deploy.stale import StaleRun, judge
+from hsops.deploy.stale import StaleRun, judge, loaded_below
 from hsops.payload.hsops_hs_dump.strategy import HOOK_FLAG
 from hsops.remote import lock as lock_
-from hsops.remote.agent import Agent
+from hsops.remote.agent import Agent, Question
 from hsops.remote.lock import Lock
 
 SHOWN = 5  # differences that a message names
@@ -50,18 +50,32 @@ def look(
 ) -> Facts:
     """What the host has in a place, with the bytes of ``read``. An interrupted earlier change is undone by this.
 
-    Bytes that are ``known`` here do not travel: the host reads every file, and tells its sha256.
+    Bytes that are ``known`` here, or of no use, do not travel: the host reads every file, and tells its sha256.
     """
     held = {hashlib.sha256(data).hexdigest(): data for data in known}
-    params = {"patches": [patch], "place": place, "read": list(read), "flags": [HOOK_FLAG], "known": list(held)}
+    verb, params = _looking(patch, place, read, list(held))
     try:
-        found = agent.call("patch-inspect", deadline=lock_.patient(CHANGE, agent), **params)
+        found = agent.call(verb, deadline=lock_.patient(CHANGE, agent), **params)
         for told in filter(None, found["files"].values()):
             if told["content_b64"] is None:
-                told["content_b64"] = _text(held[told["sha256"]])
+                told["content_b64"] = _text(held.get(told["sha256"], b""))
         return facts_.parse(found, patch, read)
     except AgentError as error:
         raise explained(error, agent) from None
+
+
+def expect(agent: Agent, patch: str, known: Iterable[bytes]) -> None:
+    """A patch beside SGLang will be looked at, elsewhere too, and who has it loaded: all of it in one round trip."""
+    hashes = [hashlib.sha256(data).hexdigest() for data in known]
+    agent.expect(
+        _looking(patch, "source", READ, hashes), _looking(patch, hook.PLACE, (), []), loaded_below("source", "")
+    )
+
+
+def _looking(patch: str, place: str, read: Sequence[str], known: list[str]) -> Question:
+    flags = [HOOK_FLAG] if place == hook.PLACE and read else []
+    asked = {"patches": [patch], "place": place, "read": list(read), "flags": flags, "known": known}
+    return "patch-inspect", {**asked, "marked": MARKED}
 
 
 def look_recorded(agent: Agent, patch: str, place: str, read: Sequence[str] = ()) -> Facts:

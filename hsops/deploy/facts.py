@@ -12,7 +12,7 @@ from hsops.payload.hsops_hs_dump.strategy import HOOK_FLAG as FLAG
 
 @dataclass(frozen=True, slots=True)
 class FileFacts:
-    """One file there: its bytes, permission bits and sha256."""
+    """One file there: its bytes (empty where they were not wanted), permission bits and sha256."""
 
     content: bytes
     mode: int

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from hsops.core.errors import ConfigError, Fault
 from hsops.core.inventory import HsDumpPatch, PatchSpec
-from hsops.core.names import a_relative_path
 from hsops.core.patches import DiffPatch, FilesPatch, ScriptPatch
+from hsops.core.texts import a_relative_path
 from hsops.deploy.diffs import FileDiff
 from hsops.deploy.unified import parse
 

@@ -14,8 +14,10 @@ from hsops.payload.hsops_hs_dump.strategy import REGISTRY_FILE
 PACKAGE = "hsops_hs_dump"
 SOURCES = Path(__file__).parent.parent / "payload" / PACKAGE
 FILE_MODE = 0o644
-BEGIN = "# >>> hsops hs-dump >>>"
-BEGIN_CUT = "# >>> hsops hs-dump (the file had no last newline) >>>"
+MARK = "# >>> hsops hs-dump "
+"""Begins every stanza that ever was."""
+BEGIN = f"{MARK}>>>"
+BEGIN_CUT = f"{MARK}(the file had no last newline) >>>"
 END = "# <<< hsops hs-dump <<<"
 BODY = """\
 # Put here by hsops; inert unless SGLANG_HS_DUMP_DIR is set. Undo: hsops deploy --revert

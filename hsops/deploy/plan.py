@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from hsops.core.errors import ForeignError, RemoteError, UnsupportedError
 from hsops.core.versions import numbers, within
 from hsops.deploy.facts import Facts
-from hsops.deploy.payload import PACKAGE, Payload, has_stanza, with_stanza, without_stanza
+from hsops.deploy.payload import MARK, PACKAGE, Payload, has_stanza, with_stanza, without_stanza
 from hsops.deploy.planned import Action, Edit, Plan, recorded_state, way_back
 from hsops.payload.hsops_hs_dump.strategy import FIRST, LAST, REGISTRY_FILE
 
 # where the stanza stood up to hsops 0.1: a host may still have it there
 OLD_MODULE = "sglang/srt/models/deepseek_v2.py"
+MARKED = {OLD_MODULE: MARK}  # of a hundred thousand bytes that all hosts have, none is of use without a stanza
 READ = (REGISTRY_FILE, OLD_MODULE, f"{PACKAGE}/*.py", f"{PACKAGE}/*.json")
 
 

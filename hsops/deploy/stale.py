@@ -9,7 +9,7 @@ from typing import Any
 
 from hsops.core.deadline import QUICK
 from hsops.deploy.planned import Plan
-from hsops.remote.agent import Agent
+from hsops.remote.agent import Agent, Question
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +35,14 @@ class StaleRun:
 
 def stale_runs(agent: Agent, plan: Plan, *, revert: bool) -> tuple[StaleRun, ...]:
     """Servers that run with other code than ``plan`` leaves there, done or not."""
-    runs = agent.call("run-list", deadline=QUICK, loaded=plan.seen.root)["runs"]
+    verb, params = loaded_below(plan.place, plan.seen.root)
+    runs = agent.call(verb, deadline=QUICK, **params)["runs"]
     return judge(runs, plan.patch, "" if revert else plan.identity, math.inf if plan.actions else plan.seen.applied)
+
+
+def loaded_below(place: str, root: str) -> Question:
+    """What asks the agent for the running servers, and whether they read files of a place whose folder is ``root``."""
+    return "run-list", {"loaded": place if place == "source" else root}
 
 
 def judge(runs: Iterable[Mapping[str, Any]], patch: str, identity: str, since: float) -> tuple[StaleRun, ...]:

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, field
 
 from hsops.core.errors import ConfigError, Fault
-from hsops.core.names import a_relative_path
+from hsops.core.texts import a_relative_path
 from hsops.deploy.diffs import FileDiff, Hunk
 
 _HUNK = re.compile(rb"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")

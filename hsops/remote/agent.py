@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import threading
 from collections.abc import Iterator
@@ -19,8 +18,11 @@ from hsops.remote.host import Completed, Host, Stream
 from hsops.remote.interpreter import explain, wrong_python
 from hsops.remote.me import myself
 from hsops.remote.shell import NOT_STORED, with_file
-from hsops.remote.talk import Talk, lines
-from hsops.remote.zipapp import build
+from hsops.remote.talk import Answers, Talk, lines
+from hsops.remote.zipapp import SIZE, build, identity
+
+Question = tuple[str, dict[str, Any]]
+"""A verb and its parameters."""
 
 # $1 the agent's path, $2 its size, then a command to run if they are right
 _GUARD = '[ "$(wc -c 2>/dev/null <"$1")" -eq "$2" ] 2>/dev/null || exit 121; shift 2; exec "$@"'
@@ -49,23 +51,33 @@ class Agent:
     ) -> None:
         self.host, self.python, self.state_dir, self._emit = host, python, state_dir, emit
         self.lock_wait = lock_wait
-        self.path = f"{state_dir}/agent/{hashlib.sha256(build()).hexdigest()[:16]}.pyz"
+        self.path = f"{state_dir}/agent/{identity()}.pyz"
         self._uploaded = False
         self._talk, self._talking = Talk(self._serve, self._is_reply, build), threading.Lock()
         self._door, self._soon = host.stream, tuple[str, ...]()
+        self._answers = Answers()
 
     def begin(self, *verbs: str) -> None:
         """Reach the host now, while other work goes on here, for calls that come soon.
 
         Through OpenSSH's client: it works beside us, and needs none of the third of a second that paramiko takes to
-        load. What goes wrong is told by the first call.
+        load. What goes wrong is told by the first call. Begun already: nothing more.
 
         Args:
             verbs: those that will be called, loaded meanwhile.
         """
-        self._door, self._soon = self.host.bulk, verbs
         with self._talking, suppress(HsopsError):
+            if self._soon == verbs and self._talk.listens:
+                return
+            self._door, self._soon = self.host.bulk, verbs
             self._talk.begin(Deadline())
+
+    def expect(self, *questions: Question) -> None:
+        """These will be asked next, in this order: they travel with the first one, and cost no way of their own.
+
+        For verbs that change nothing. An answer counts for a moment, and only as long as nothing else is asked.
+        """
+        self._answers.expected = [self._line(verb, params) for verb, params in questions]
 
     def call(self, verb: str, /, *, deadline: Deadline = Deadline(), **params: Any) -> dict[str, Any]:
         """One verb, one result.
@@ -118,25 +130,29 @@ class Agent:
 
     def _ask(self, verb: str, params: dict[str, Any], deadline: Deadline) -> bytes:
         """The reply line, from the agent that answered last if it is still there."""
-        request = json.dumps({"verb": verb, **self._body(params)}).encode() + b"\n"
+        request = self._line(verb, params)
+        if known := self._answers.take(request):
+            return known
+        several = self._answers.asked_with(request)
+        line = b"[" + b",".join(several) + b"]\n" if len(several) > 1 else request + b"\n"
         try:
-            answer = self._talk.ask(request, deadline)
+            answer = self._talk.ask(line, deadline, len(several))
         except UnreachableError as error:
             if isinstance(error, DeadlineError) or self._talk.reached or self._door == self.host.stream:
                 raise
             self._door = self.host.stream  # nothing was asked yet; it may know a way, and can tell why there is none
-            answer = self._talk.ask(request, deadline)
+            answer = self._talk.ask(line, deadline, len(several))
         if isinstance(answer, Completed) and answer.exit == NOT_STORED and not self._uploaded:
             raise self._unwritable(said(answer.stderr, self.path))
         if isinstance(answer, Completed):
             raise explain(self.host, self.python, answer)
         self._uploaded = True
-        return answer
+        return self._answers.keep(several, answer)
 
     def _serve(self, deadline: Deadline) -> Stream:
         command = Command((self.python, "-I", self.path, SERVE, *self._soon))
         if not self._uploaded:
-            command = with_file(self.path, len(build()), 0o600, command)
+            command = with_file(self.path, SIZE, 0o600, command)
         return self._door(command, deadline=deadline, talk=True)
 
     def _call_alone(self, verb: str, params: dict[str, Any], deadline: Deadline) -> dict[str, Any]:
@@ -167,8 +183,11 @@ class Agent:
         always = {"state_dir": self.state_dir, "lock_wait": self.lock_wait, "client": myself()}
         return {"protocol": PROTOCOL, "params": {**always, **params}}
 
+    def _line(self, verb: str, params: dict[str, Any]) -> bytes:
+        return json.dumps({"verb": verb, **self._body(params)}).encode()
+
     def _guarded(self, command: Command) -> Command:
-        return Command(("sh", "-c", _GUARD, "sh", self.path, str(len(build())), *command.argv))
+        return Command(("sh", "-c", _GUARD, "sh", self.path, str(SIZE), *command.argv))
 
     def _run(self, command: Command, stdin: bytes, deadline: Deadline) -> Completed:
         """Run ``command``, with the agent in its place: the first call finds out and runs in one round trip."""

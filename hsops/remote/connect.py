@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from hsops.core.inventory import HostSpec
+from hsops.core.way import Way
 from hsops.remote.host import Host
 from hsops.remote.local import LocalHost
-from hsops.remote.pulse import Pulse
 
 
 def connect(spec: HostSpec, *, accept_new: bool = False) -> Host:
@@ -19,4 +19,4 @@ def connect(spec: HostSpec, *, accept_new: bool = False) -> Host:
         return LocalHost(spec.name, spec.via)
     from hsops.remote.ssh import SshHost  # loads fabric and paramiko: half a second
 
-    return SshHost(spec, accept_new=accept_new, pulse=Pulse(spec.keepalive, 3 * spec.keepalive))
+    return SshHost(Way.of(spec), accept_new=accept_new)

@@ -19,7 +19,7 @@ The command stays in the process group that sshd (or ``start_new_session``) made
 
 from __future__ import annotations
 
-import secrets
+import os
 import shlex
 from dataclasses import dataclass
 
@@ -128,7 +128,7 @@ def wrap(command: Command, stdin: bytes = b"", *, talk: bool = False, via: tuple
     Args:
         via: the host's exec prefix; a leading ``~/`` of its words is the home of the SSH user.
     """
-    mark = f"hsops-{secrets.token_hex(8)}"
+    mark = f"hsops-{os.urandom(8).hex()}"
     size, prefixed = "" if talk else str(len(stdin)), "1" if via else ""
     argv = (*via, "/bin/sh", "-c", _SCRIPT, "hsops", size, mark, command.shell(), f"{GRACE:g}", prefixed)
     line = mark.encode() + b"\n"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from hsops.core.command import Command
 from hsops.core.deadline import Deadline
 from hsops.core.errors import UnreachableError
-from hsops.core.inventory import HostSpec
+from hsops.core.way import Way
 from hsops.remote import calls
 from hsops.remote.host import Completed, Stream
 from hsops.remote.openssh import OpenSshStream
@@ -29,14 +29,15 @@ class SshHost:
     """Connects on first use and again after the connection died. Safe to use from several threads.
 
     Args:
-        spec: the host in the inventory.
+        way: the host in the inventory.
         accept_new: store the key of a host seen for the first time.
-        pulse: how a dead link is noticed.
+        pulse: how a dead link is noticed, if not by what ``way`` says.
     """
 
-    def __init__(self, spec: HostSpec, *, accept_new: bool = False, pulse: Pulse = Pulse()) -> None:
-        self.name, self.via = spec.name, spec.via
-        self._spec, self._accept_new, self._pulse = spec, accept_new, pulse
+    def __init__(self, way: Way, *, accept_new: bool = False, pulse: Pulse | None = None) -> None:
+        self.name, self.via = way.name, way.via
+        self._way, self._accept_new = way, accept_new
+        self._pulse = pulse or Pulse(way.keepalive, 3 * way.keepalive)
         self._link: Link | None = None
         self._talks: list[OpenSshStream] = []
         self._lock = threading.Lock()
@@ -92,7 +93,7 @@ class SshHost:
 
     @cached_property
     def _target(self) -> Target:
-        return resolve(self._spec, accept_new=self._accept_new)
+        return resolve(self._way, accept_new=self._accept_new)
 
     def _session(self, connect: float) -> tuple[Link, Channel]:
         """A new channel. A connection found dead before anything was asked of it is replaced once."""

@@ -36,20 +36,25 @@ class Talk:
         self._lines: Iterator[bytes] = iter(())
         self._heard = 0.0
 
-    def ask(self, request: bytes, deadline: Deadline) -> bytes | Completed:
-        """The reply to a request, or how the agent ended without one.
+    def ask(self, request: bytes, deadline: Deadline, replies: int = 1) -> list[bytes] | Completed:
+        """The replies to a line of requests, or how the agent ended before the last of them.
 
         Whatever else happens ends the agent, and with it the verb.
         """
         self.reached = False
-        if self._stream and time.monotonic() - self._heard > IDLE_S:
+        if self._stream and self._stream.started and time.monotonic() - self._heard > IDLE_S:
             with suppress(HsopsError):
-                self._exchange(self._stream, _PING, _PING_DEADLINE)
+                self._exchange(self._stream, _PING, _PING_DEADLINE, 1)
         self.reached = False
-        if not (self._stream and self._stream.listens):
+        if not self.listens:
             self.begin(deadline)
         assert self._stream
-        return self._exchange(self._stream, request, deadline)
+        return self._exchange(self._stream, request, deadline, replies)
+
+    @property
+    def listens(self) -> bool:
+        """An agent was started and, as far as is known here, can be asked."""
+        return bool(self._stream and self._stream.listens)
 
     def begin(self, deadline: Deadline) -> None:
         """Start an agent, for a question that comes soon."""
@@ -64,21 +69,50 @@ class Talk:
             with suppress(HsopsError):
                 stream.__exit__(None, None, None)
 
-    def _exchange(self, stream: Stream, request: bytes, deadline: Deadline) -> bytes | Completed:
-        answered = False
+    def _exchange(self, stream: Stream, request: bytes, deadline: Deadline, replies: int) -> list[bytes] | Completed:
+        found: list[bytes] = []
         try:
             stream.say(request, deadline)
             for line in self._lines:
                 if line in (MISSING, STORED):
                     stream.say(self._agent() if line == MISSING else request, deadline)
                 elif self._is_reply(line):
-                    answered, self._heard = True, time.monotonic()
-                    return line
+                    found.append(line)
+                if len(found) == replies:
+                    self._heard = time.monotonic()
+                    return found
             return stream.finish()
         finally:
             self.reached = stream.started
-            if not answered:
+            if len(found) < replies:
                 self.leave()
+
+
+class Answers:
+    """Of questions that travelled with an earlier one."""
+
+    def __init__(self) -> None:
+        self.expected: list[bytes] = []
+        """What will be asked next."""
+        self._held: list[tuple[bytes, bytes]] = []
+        self._since = 0.0
+
+    def take(self, request: bytes) -> bytes | None:
+        """The answer, if this is the next question and its answer is there, and new."""
+        if self._held and self._held[0][0] == request and time.monotonic() - self._since < IDLE_S:
+            return self._held.pop(0)[1]
+        self._held = []
+        return None
+
+    def asked_with(self, request: bytes) -> list[bytes]:
+        """The request and those that are expected after it."""
+        expected, self.expected = self.expected, []
+        return expected if expected[:1] == [request] else [request]
+
+    def keep(self, requests: list[bytes], replies: list[bytes]) -> bytes:
+        """The answer to the first of them; the others wait until they are asked for."""
+        self._held, self._since = list(zip(requests[1:], replies[1:], strict=True)), time.monotonic()
+        return replies[0]
 
 
 def lines(stream: Stream) -> Iterator[bytes]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hsops.core.errors import ConfigError, Fault, UnreachableError
-from hsops.core.inventory import HostSpec
+from hsops.core.way import Way
 
 _DESTINATION = re.compile(r"^(?:(?P<user>.+)@)?(?:\[(?P<v6>[^\]]+)\]|(?P<host>[^:@\[\]]+))(?::(?P<port>\d+))?$")
 NO_CLIENT = "apt-get install openssh-client"
@@ -68,30 +68,30 @@ class Target:
         return f"{self.user}@{self.hostname}:{self.port}"
 
 
-def resolve(spec: HostSpec, *, accept_new: bool = False) -> Target:
-    """Ask OpenSSH where ``spec.ssh`` leads.
+def resolve(way: Way, *, accept_new: bool = False) -> Target:
+    """Ask OpenSSH where ``way.ssh`` leads.
 
     Raises:
         ConfigError: its configuration has a fault, or ``ssh:`` names no host.
         UnreachableError: OpenSSH's client is not installed.
     """
-    if spec.ssh_config and not Path(spec.ssh_config).expanduser().is_file():
-        fault = Fault("inventory", 0, 0, f"hosts.{spec.name}.ssh_config", f"there is no file {spec.ssh_config}")
+    if way.ssh_config and not Path(way.ssh_config).expanduser().is_file():
+        fault = Fault("inventory", 0, 0, f"hosts.{way.name}.ssh_config", f"there is no file {way.ssh_config}")
         raise ConfigError([fault], fix="correct it; or, when it is the lab's, make the lab: hsops lab up")
-    destination, config, at_port = arguments(spec)
-    lines = _ask([*config, *at_port, "--", destination], spec)
-    target = parse(spec.name, destination, lines, config=config, at_port=at_port)
-    return replace(target, accept_new=target.accept_new or accept_new, keepalive=spec.keepalive)
+    destination, config, at_port = arguments(way)
+    lines = _ask([*config, *at_port, "--", destination], way)
+    target = parse(way.name, destination, lines, config=config, at_port=at_port)
+    return replace(target, accept_new=target.accept_new or accept_new, keepalive=way.keepalive)
 
 
-def arguments(spec: HostSpec) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+def arguments(way: Way) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
     """``user@host:port`` as OpenSSH takes it: the destination, ``-F FILE`` and ``-p PORT``."""
-    config = ("-F", str(Path(spec.ssh_config).expanduser())) if spec.ssh_config else ()
-    if spec.ssh.startswith("ssh://") or (spec.ssh.count(":") > 1 and "[" not in spec.ssh):  # a bare IPv6 address
-        return spec.ssh, config, ()
-    match = _DESTINATION.match(spec.ssh)
+    config = ("-F", str(Path(way.ssh_config).expanduser())) if way.ssh_config else ()
+    if way.ssh.startswith("ssh://") or (way.ssh.count(":") > 1 and "[" not in way.ssh):  # a bare IPv6 address
+        return way.ssh, config, ()
+    match = _DESTINATION.match(way.ssh)
     if not match:
-        fault = Fault("inventory", 0, 0, f"hosts.{spec.name}.ssh", f"{spec.ssh!r} is not user@host[:port] or an alias")
+        fault = Fault("inventory", 0, 0, f"hosts.{way.name}.ssh", f"{way.ssh!r} is not user@host[:port] or an alias")
         raise ConfigError([fault])
     user = f"{match['user']}@" if match["user"] else ""
     port = ("-p", match["port"]) if match["port"] else ()
@@ -174,7 +174,7 @@ def _unless_none(value: str) -> str:
     return "" if value == "none" else value
 
 
-def _ask(arguments: Sequence[str], spec: HostSpec) -> list[str]:
+def _ask(arguments: Sequence[str], way: Way) -> list[str]:
     try:
         done = subprocess.run(
             ["ssh", "-G", "-T", *arguments],
@@ -184,11 +184,11 @@ def _ask(arguments: Sequence[str], spec: HostSpec) -> list[str]:
             timeout=20,
         )
     except FileNotFoundError:
-        raise UnreachableError("OpenSSH's client is not installed here", host=spec.name, fix=NO_CLIENT) from None
+        raise UnreachableError("OpenSSH's client is not installed here", host=way.name, fix=NO_CLIENT) from None
     except subprocess.TimeoutExpired:
-        raise UnreachableError("ssh -G does not end; is there a slow `Match exec`?", host=spec.name) from None
+        raise UnreachableError("ssh -G does not end; is there a slow `Match exec`?", host=way.name) from None
     if done.returncode != 0:
         said = done.stderr.decode(errors="replace").strip().splitlines()
-        file = spec.ssh_config or "~/.ssh/config"
+        file = way.ssh_config or "~/.ssh/config"
         raise ConfigError([Fault(file, 0, 0, "", line) for line in said or ["ssh -G failed"]])
     return done.stdout.decode(errors="replace").splitlines()

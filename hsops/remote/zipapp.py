@@ -2,42 +2,76 @@
 
 from __future__ import annotations
 
-import io
+import hashlib
 import json
 import re
-import stat
-import zipfile
 from functools import cache
 from pathlib import Path
 
 AGENT = Path(__file__).parent.parent / "agent"
+SIZE = 64 << 10
+"""Bytes of the file, filled up with zeros: a whole one is known by its length before it is made here."""
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # zip cannot hold an older date; a constant makes the bytes reproducible
 
 
 # Every Python since 2.6 must be able to read this: it is what tells that one is too old.
+# Compiling the agent takes longer than all it does in a quick verb, so byte code is kept beside it, for each Python.
 _MAIN = b"""import sys
 if sys.version_info < (3, 10):
     found = "%d.%d.%d" % sys.version_info[:3]
     sys.stdout.write('{"error": {"code": "old-python", "message": "%s", "detail": {}}}\\n' % found)
     sys.exit(1)
 import json
+import marshal
+import os
+import zlib
+from importlib.util import MAGIC_NUMBER
 class Modules:
-    def __init__(self, sources, root):
-        self.sources, self.root = sources, root
+    def __init__(self, archive, read):
+        self.root, self.read, self.texts, self.kept = archive, read, None, True
+        self.file = "%s.%s.code" % (archive, sys.implementation.cache_tag)
+        self.codes = self.load()
+    def load(self):
+        try:
+            with open(self.file, "rb") as file:
+                data = file.read()
+        except OSError:
+            return {}
+        return marshal.loads(data[20:]) if data[:20] == self.seal(data[20:]) else {}
+    def seal(self, data):
+        return MAGIC_NUMBER + ("%08x%08x" % (zlib.crc32(data), len(data))).encode()
+    def keep(self):
+        if self.kept:
+            return
+        self.kept, data = True, marshal.dumps(self.codes)
+        part = "%s.%d" % (self.file, os.getpid())
+        try:
+            with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+                file.write(self.seal(data) + data)
+            os.replace(part, self.file)
+        except OSError:
+            pass
+    def sources(self):
+        if self.texts is None:
+            self.texts = json.loads(self.read(self.root + "/modules").decode())
+        return self.texts
     def find_spec(self, name, path=None, target=None):
-        package = name in ("hsops", "hsops.agent")
-        if package or name.rpartition(".")[2] in self.sources and name.startswith("hsops.agent."):
+        package, last = name in ("hsops", "hsops.agent"), name.rpartition(".")[2]
+        if package or name.startswith("hsops.agent.") and (name in self.codes or last in self.sources()):
             origin = self.root + "/" + name.replace(".", "/") + ("/__init__.py" if package else ".py")
             return type(__spec__)(name, self, origin=origin, is_package=package)
     def create_module(self, spec):
         return None
     def exec_module(self, module):
-        origin = module.__spec__.origin
-        exec(compile(self.get_source(module.__name__), origin, "exec", dont_inherit=True), module.__dict__)
+        name = module.__name__
+        if name not in self.codes:
+            self.kept = False
+            origin = module.__spec__.origin
+            self.codes[name] = compile(self.get_source(name), origin, "exec", dont_inherit=True)
+        exec(self.codes[name], module.__dict__)
     def get_source(self, name):
-        return self.sources.get(name.rpartition(".")[2], "")
-archive = __loader__.archive
-sys.meta_path.insert(0, Modules(json.loads(__loader__.get_data(archive + "/modules").decode()), archive))
+        return self.sources().get(name.rpartition(".")[2], "")
+sys.meta_path.insert(0, Modules(__loader__.archive, __loader__.get_data))
 from hsops.agent.__main__ import main
 sys.exit(main(sys.argv[1:]))
 """
@@ -56,16 +90,35 @@ def bare(source: bytes) -> bytes:
 
 
 @cache
+def identity(folder: Path = AGENT) -> str:
+    """16 hex digits over all that the agent is made of, without the time that making it takes."""
+    digest = hashlib.sha256(Path(__file__).read_bytes())
+    for path in sorted(folder.glob("*.py")):
+        data = path.read_bytes()
+        digest.update(f"\0{path.name}\0{len(data)}\0".encode() + data)
+    return digest.hexdigest()[:16]
+
+
+@cache
 def build(folder: Path = AGENT) -> bytes:
     """The agent as a zipapp; the same sources give the same bytes whenever and wherever (with one zlib).
 
     Its modules are one member, from which ``__main__`` imports them: compressed together they are a quarter smaller,
     and are read at once instead of one by one.
     """
+    modules = {path.stem: bare(path.read_bytes()).decode() for path in sorted(folder.glob("*.py"))}
+    members = {"__main__.py": _MAIN, "modules": json.dumps(modules).encode()}
+    return _packed(members, b"\0" * (SIZE - len(_packed(members, b""))))
+
+
+def _packed(members: dict[str, bytes], rest: bytes) -> bytes:
+    import io  # these load many others, and only a host without the agent needs them
+    import stat
+    import zipfile
+
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as archive:
-        modules = {path.stem: bare(path.read_bytes()).decode() for path in sorted(folder.glob("*.py"))}
-        members = {"__main__.py": _MAIN, "modules": json.dumps(modules).encode()}
+        archive.comment = rest
         for name, data in members.items():
             info = zipfile.ZipInfo(name, _EPOCH)
             info.compress_type = zipfile.ZIP_DEFLATED

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import marshal
 import os
 import signal
 import sys
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -25,6 +27,7 @@ from hsops.remote.host import Host
 from hsops.remote.shell import NOT_STORED, with_file
 from hsops.remote.talk import IDLE_S
 from hsops.remote.zipapp import build
+from tests.fetching import wait_for
 from tests.hosts import Change, wait_gone
 
 
@@ -63,7 +66,7 @@ def test_the_agent_answers_with_the_interpreter_that_was_named(agent: Agent) -> 
     assert agent.call("hello")["executable"] == sys.executable
 
     folder = Path(agent.path).parent
-    assert [path.name for path in folder.iterdir()] == [Path(agent.path).name]
+    assert [path.name for path in folder.glob("*.pyz")] == [Path(agent.path).name]
     assert folder.stat().st_mode & 0o777 == 0o700
 
 
@@ -104,6 +107,90 @@ def test_an_agent_begun_early_answers_and_is_brought_by_the_same_channel(
     assert agent.call("run-list")["runs"] == []
     assert Path(agent.path).read_bytes() == build()
     assert len((tmp_path / "log").read_text().splitlines()) == 1
+
+
+def test_questions_that_are_expected_travel_together(host: Host, tmp_path: Path) -> None:
+    """One line for all of them, also when the agent has to be brought first; each answer is given once."""
+    said = tmp_path / "said"
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\ntee -a {said} | {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    agent = Agent(host, python=str(python), state_dir=str(tmp_path / "state"))
+
+    agent.expect(("hello", {}), ("run-list", {"limit": 1}), ("clock", {}))
+    assert agent.call("hello")["python_ok"] is True
+    assert agent.call("run-list", limit=1) == {"runs": []}
+    first, second = agent.call("clock"), agent.call("clock")
+
+    asked = [json.loads(line) for line in said.read_text().splitlines()]
+    assert [[one["verb"] for one in asked[0]], asked[1]["verb"]] == [["hello", "run-list", "clock"], "clock"]
+    assert len(asked) == 2 and second["time"] > first["time"]
+
+
+def test_an_answer_is_dropped_when_something_else_is_asked(agent: Agent) -> None:
+    """It may be true no more; a refusal among them is told where it belongs; the expected need not come."""
+    agent.expect(("hello", {}), ("no-such-verb", {}), ("clock", {}))
+    agent.call("hello")
+    with pytest.raises(AgentError, match="usage"):
+        agent.call("no-such-verb")
+    agent.call("run-list", limit=1)
+    before = time.time()
+    assert agent.call("clock")["time"] >= before
+
+    agent.expect(("hello", {}), ("clock", {}))
+    assert agent.call("clock")["time"] >= before
+    assert agent.call("hello")["python_ok"] is True
+
+
+def kept(agent: Agent) -> Path:
+    """The byte code beside an agent, once it is there: it is written while the first answer is on its way."""
+    folder = Path(agent.path).parent
+    wait_for(lambda: bool(list(folder.glob("*.code"))), "the byte code")
+    (found,) = folder.glob("*.code")
+    return found
+
+
+def test_the_agent_is_compiled_once(host: Host, tmp_path: Path) -> None:
+    """The next process, of another client, takes what the first one compiled; the file is private too."""
+    first, second = (Agent(host, python=sys.executable, state_dir=str(tmp_path / "state")) for _ in range(2))
+    first.call("hello")
+    file = kept(first)
+    data = file.read_bytes()
+    codes = marshal.loads(data[20:])
+    codes["hsops.agent.facts"] = compile("def hello(params): return {'kept': True}", "facts", "exec")
+    file.write_bytes(sealed(data[:4], marshal.dumps(codes)))
+
+    assert second.call("hello") == {"kept": True}
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("damage", ["cut short", "another byte", "of another Python", "empty"])
+def test_byte_code_that_is_not_whole_is_made_again(host: Host, tmp_path: Path, damage: str) -> None:
+    """Never run, never a fault."""
+    agent = Agent(host, python=sys.executable, state_dir=str(tmp_path / "state"))
+    agent.call("hello")
+    file = kept(agent)
+    whole = file.read_bytes()
+    harm = {
+        "cut short": whole[:-100],
+        "another byte": whole[:-100] + bytes([whole[-100] ^ 1]) + whole[-99:],
+        "of another Python": b"\0\0\0\0" + whole[4:],
+        "empty": b"",
+    }
+    file.write_bytes(harm[damage])
+
+    assert Agent(host, python=sys.executable, state_dir=str(tmp_path / "state")).call("hello")["python_ok"] is True
+    wait_for(lambda: is_sealed(file.read_bytes(), whole[:4]), "whole byte code again")
+
+
+def sealed(magic: bytes, data: bytes) -> bytes:
+    """As the agent seals its byte code."""
+    return magic + f"{zlib.crc32(data):08x}{len(data):08x}".encode() + data
+
+
+def is_sealed(data: bytes, magic: bytes) -> bool:
+    """Some byte code, and whole."""
+    return len(data) > 1000 and data == sealed(magic, data[20:])
 
 
 def test_an_agent_that_is_asked_nothing_leaves_nothing(host: Host, tmp_path: Path) -> None:
@@ -204,7 +291,7 @@ def test_first_calls_at_once_do_not_meet(host: Host, tmp_path: Path) -> None:
         answers = list(pool.map(lambda a: a.call("hello"), agents))
 
     assert all(answer["python_ok"] for answer in answers)
-    assert len(list((tmp_path / "state/agent").iterdir())) == 1
+    assert len(list((tmp_path / "state/agent").glob("*.pyz"))) == 1
 
 
 def test_a_refusal_has_its_code(agent: Agent) -> None:

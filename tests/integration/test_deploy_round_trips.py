@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from hsops.deploy.payload import PACKAGE
+from hsops.deploy.plan import OLD_MODULE
 from hsops.payload.hsops_hs_dump.strategy import REGISTRY_FILE
 from tests.hosts import Server, ServerFactory, run_dir
 from tests.unit.sources import REGISTRY
@@ -29,11 +30,15 @@ default: kimi
 
 @dataclass(frozen=True)
 class Count:
-    """What one command made the host do; ``asked`` are the agent's verbs, ``said`` the bytes of its answers."""
+    """What one command made the host do; ``asked``: the agent's verbs, ``said``: the bytes of its answers.
+
+    ``trips``: how often it was asked, for several things at once perhaps.
+    """
 
     connections: int
     sessions: int
     interpreters: int
+    trips: int
     asked: list[str]
     said: int
 
@@ -46,6 +51,7 @@ class Host:
         (self.site,) = (folder / "venv").glob("lib/python3*/site-packages")
         (self.site / REGISTRY_FILE).parent.mkdir(parents=True)
         (self.site / REGISTRY_FILE).write_text(REGISTRY)
+        (self.site / OLD_MODULE).write_text("# as long as the real one\n" * 5000)
         (self.site / "sglang/__init__.py").touch()
         (self.site / "sglang/version.py").write_text('__version__ = "0.5.9"\n')
         python, run = folder / "python", f'{folder}/venv/bin/python "$@"'
@@ -55,8 +61,8 @@ class Host:
         self._log, self._folder = server.folder / "sshd.log", folder
         self._inventory = write_inventory(spec, more=SERVERS)
 
-    def deploy(self, *words: str) -> Count:
-        """``hsops deploy`` as a user runs it."""
+    def deploy(self, *words: str, code: int = 0) -> Count:
+        """``hsops deploy`` as a user runs it; it ends with ``code``."""
         before = self._log.stat().st_size
         for name in ("starts", "asked", "said"):
             (self._folder / name).write_text("")
@@ -64,13 +70,14 @@ class Host:
         done = subprocess.run(
             command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60, check=False, env=run_dir()
         )
-        assert done.returncode == 0, done.stdout + done.stderr
+        assert done.returncode == code, done.stdout + done.stderr
         self._wait_for_notes()
         log = self._log.read_bytes()[before:].decode()
-        asked = [json.loads(line)["verb"] for line in (self._folder / "asked").read_text().splitlines()]
+        lines = [json.loads(line) for line in (self._folder / "asked").read_text().splitlines()]
+        asked = [one["verb"] for line in lines for one in (line if isinstance(line, list) else [line])]
         starts = len((self._folder / "starts").read_text().splitlines())
         said = (self._folder / "said").stat().st_size
-        return Count(log.count("Accepted publickey"), log.count("Starting session"), starts, asked, said)
+        return Count(log.count("Accepted publickey"), log.count("Starting session"), starts, len(lines), asked, said)
 
     def _wait_for_notes(self) -> None:
         """A tee hands on before it notes: the notes are whole when it has ended."""
@@ -92,26 +99,42 @@ def host(new_server: ServerFactory, tmp_path: Path, write_inventory: Callable[..
 
 
 def test_a_deploy_is_one_connection_one_session_and_one_interpreter(host: Host) -> None:
-    """The first one too, which brings the agent; the next asks three questions and writes nothing."""
+    """The first one too, which brings the agent; the next asks three questions at once and writes nothing."""
     first = host.deploy()
     there = host.stamps()
     again = host.deploy()
 
     assert (first.connections, first.sessions, first.interpreters) == (1, 1, 1)
-    assert first.asked[-1] == "patch-apply" and len(first.asked) <= 5, first.asked
+    assert first.asked[-1] == "patch-apply" and first.trips <= 4, first
     assert (again.connections, again.sessions, again.interpreters) == (1, 1, 1)
-    assert again.asked == ["patch-inspect", "patch-inspect", "run-list"]
+    assert again.asked == ["patch-inspect", "patch-inspect", "run-list"] and again.trips == 1
     assert host.stamps() == there
     assert again.said < sum(path.stat().st_size for path in there if path.parent.name == PACKAGE) / 4
 
 
+def test_a_login_that_was_begun_in_vain_asks_nothing(host: Host) -> None:
+    """The inventory has a fault elsewhere: that is told, and the host is as before."""
+    host.deploy()
+    agent = host._folder / "state/agent"
+    before = sorted(agent.iterdir())
+    with host._inventory.open("a") as file:
+        file.write("groups: { all: [nobody] }\n")
+
+    done = host.deploy(code=4)
+
+    assert done.asked == []
+    assert sorted(agent.iterdir()) == before
+
+
 def test_a_deploy_loads_no_second_ssh(host: Host) -> None:
-    """What paramiko and fabric take to load is longer than the rest."""
+    """What paramiko and fabric take to load is longer than the rest; that it is loaded after the login has begun."""
     host.deploy()
     command = [sys.executable, "-X", "importtime", "-m", "hsops", "-i", str(host._inventory), "deploy", "--yes"]
 
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, env=run_dir())
 
-    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-    assert "hsops.remote.openssh" in loaded
-    assert not loaded & {"fabric", "paramiko", "httpx", "numpy"}
+    loaded = [line.rpartition("|")[2].strip() for line in done.stderr.splitlines()]
+    assert not {"fabric", "paramiko", "httpx", "numpy"}.intersection(loaded)
+    before_the_login = loaded[: loaded.index("hsops.remote.openssh")]
+    assert not {"typer", "pydantic", "zipfile", "rich"}.intersection(before_the_login)
+    assert {"typer", "pydantic"} <= set(loaded)

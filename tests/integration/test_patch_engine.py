@@ -7,7 +7,6 @@ import signal
 import stat
 import tempfile
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -162,8 +161,8 @@ def test_what_lies_there_without_a_record_is_taken_away_whole(site: Site, state_
     before = contents(site)
     apply(site, state_dir, edits(site), "a")
     lost = str(tmp_path / "another state dir")
-    adopting = [replace(e, original=None) if e.path != MODEL else e for e in edits(site)]
-    adopting = [replace(e, original=before[MODEL][1]) if e.path == MODEL else e for e in adopting]
+    adopting = [e._replace(original=None) if e.path != MODEL else e for e in edits(site)]
+    adopting = [e._replace(original=before[MODEL][1]) if e.path == MODEL else e for e in adopting]
 
     apply(site, lost, adopting, "b")
     revert(site, lost)
