@@ -90,7 +90,8 @@ def until_ended(hsops: Cli) -> None:
 def test_a_busy_wait_is_named(hsops: Cli, lab: Lab, fault: str, port: str) -> None:
     """The seeds' hang, before the port opens and after: the launch ends with 7 and its name and leaves the server.
 
-    Whoever looks again hears the same with high confidence, and no process is left traced.
+    Whoever looks again hears the same with high confidence, and no process is left traced. A launch that is told to
+    stop what fails does.
     """
     labs.up(lab.layout.home, fault=fault)
     launch = hsops("launch", "--wait-healthy", "--stall-after", "11", "--json")  # twice that: past 20 s of patience
@@ -110,6 +111,9 @@ def test_a_busy_wait_is_named(hsops: Cli, lab: Lab, fault: str, port: str) -> No
     assert "nothing is hidden" in cited(verdict, "files")
     assert port in cited(verdict, "http")
     assert [(tracer(pid), state(pid) in "RS") for pid in pids.values()] == [(0, True)] * len(pids)
+    given_up = hsops("launch", "--wait-healthy", "--timeout", "1", "--stop-on-failure")
+    assert given_up.returncode == 7 and "processes ended" in given_up.stderr, given_up.stderr
+    assert [state(pid) for pid in pids.values() if state(pid) not in ("", "Z")] == []
 
 
 def test_slow_weights_are_never_a_hang(hsops: Cli, lab: Lab, tmp_path: Path) -> None:
