@@ -15,6 +15,9 @@ import pytest
 
 from hsops.agent import gpus, jit_cache, procs
 from hsops.agent.vitals import Vitals
+from hsops.core.baseline import Baseline
+from hsops.core.runs import parse_run
+from hsops.launch.watch import Silent, Watch
 
 READS = """
 import os, sys
@@ -150,6 +153,39 @@ def test_growth_is_ours_only_where_we_wrote(tmp_path: Path, ours: int, grown: in
 def test_where_caches_lie(env: dict[str, str], folder: str) -> None:
     """By default in the home folder of the server's user; variables move them."""
     assert folder in jit_cache.roots({"HOME": "/h", "USER": "u", **env})
+
+
+LOADS = """
+import os, sys
+while True:
+    sys.stdin.buffer.read(1)
+    tensor = bytearray(64 << 20)
+    del tensor
+    os.write(1, b".")
+"""
+
+
+@pytest.mark.parametrize(
+    "script,works", [(READS, True), (LOADS, True), (CHATTERS, False)], ids=["reads", "allocates", "chatters"]
+)
+def test_what_a_process_does_in_a_silent_stretch_decides(tmp_path: Path, script: str, works: bool) -> None:
+    """From /proc to the judgement: a small read or tensors that come and go are work, a busy loop's chatter is not."""
+    piece = tmp_path / "piece"
+    piece.write_bytes(b"x" * (128 << 10))
+    run = {"id": "r", "server": "s", "phase": "running", "pid": 1, "started": 0.0, "port": 1, "tp": 1, "argv": [],
+           "spec_hash": "", "directory": "", "log": "", "dump_dir": "", "patches": {}, "sglang": "", "exit": None,
+           "ranks": {}, "helpers": {}, "rank_pids": {}, "left": [], "hellos": [], "uptime_s": 1.0}  # fmt: skip
+    watch, vitals = Watch(parse_run(run), Baseline("s"), floor=30.0, now=0.0), Vitals({})
+
+    with child(script, str(piece), "65536") as process:
+        for _ in range(2):  # what a first round of Python faults in is no sign of this one
+            round_of(process)
+        list(watch.take({"kind": "vitals", **looked(vitals, process)}, 0.0))
+        round_of(process)
+        list(watch.take({"kind": "vitals", **looked(vitals, process)}, 20.0))
+
+    assert isinstance(watch.judge(30.0), Silent) is not works
+    assert isinstance(watch.judge(50.0), Silent)
 
 
 SMI = """#!/bin/sh
