@@ -123,4 +123,5 @@ def followed(hsops: Cli, case: Case, *words: str) -> dict[str, Any]:
         "verdict": verdict.get("class", ""),
         "rank": "" if verdict.get("rank") is None else f"TP{verdict['rank']}",
         "left": None,
+        "load": round(os.getloadavg()[0], 1),
     }
