@@ -54,7 +54,8 @@ def test_the_folder_is_deleted_under_it(server: Client) -> None:
     with ThreadPoolExecutor(SAMPLES) as pool:
         asked = server.start(pool, "deleted", SAMPLES, LONG)
         wait_for(server.parts, "a dump that is being written")
-        shutil.rmtree(server.lab.dumps)
+        gone = server.lab.dumps.rename(server.lab.dumps.with_name("gone"))  # at once: it is written to
+        shutil.rmtree(gone)
         assert [one.result() for one in asked] == [200] * SAMPLES
 
     lines = server.settled("deleted", SAMPLES)

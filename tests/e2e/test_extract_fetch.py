@@ -138,17 +138,17 @@ def test_limit_takes_the_first_prompts(running: Running) -> None:
 def test_a_client_that_ends_in_the_middle_is_continued(running: Running, how: signal.Signals, code: int) -> None:
     """What has its line stays done; the rerun sends the rest and nothing twice that was done."""
     name = f"kill{how.value}"
-    prompts = str(running.prompts(name, 40))
+    prompts = str(running.prompts(name, 80))
     process = running.start("extract", prompts, "--concurrency", "2")
     running.wait_for(lambda: len(running.lines(name)) >= 5, "five dumps")
 
     process.send_signal(how)
-    process.communicate(timeout=20)
+    process.communicate(timeout=60)
     assert process.returncode == code
     done = {line["id"] for line in running.lines(name)}
     data = running.do("extract", prompts)["data"]
 
-    assert (data["samples"], data["failures"]) == (40, [])
+    assert (data["samples"], data["failures"]) == (80, [])
     assert data["already"] >= len(done)
     assert all(len([x for x in running.lines(name) if x["id"] == i]) == 1 for i in done)
 
@@ -224,7 +224,7 @@ def test_a_server_that_dies_in_the_middle_is_told_and_continued(running: Running
     killed = time.monotonic()
     (error,) = ended(process, 7)["errors"]
 
-    assert time.monotonic() - killed < 20
+    assert time.monotonic() - killed < 60  # a request to a server that has gone would wait for hours
     assert error["type"] == "UnhealthyError"
     assert "hsops diagnose" in error["fix"]
     assert "are done" in error["why"]
@@ -248,12 +248,8 @@ def test_a_full_dump_file_system_stops_before_it_is_full(running: Running) -> No
     """Admitted by free bytes: exit 1 with both figures, no sample failed; with room again the rest comes."""
     if running.sglang != "0.5.9":
         pytest.skip("hsops decides this before any SGLang is asked: one release will do")
-    running.do("stop")
-    running.dumps.rename(running.dumps.with_name("kept"))
-    running.dumps.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "hsops-test", str(running.dumps)], check=True)
     try:
-        running.do("launch", "--wait-healthy")
         prompts = str(running.prompts("full", 20, tokens=(100, 101)))
 
         (error,) = running.do("extract", prompts, expect=1)["errors"]
@@ -265,10 +261,7 @@ def test_a_full_dump_file_system_stops_before_it_is_full(running: Running) -> No
         subprocess.run(["mount", "-o", "remount,size=16m", str(running.dumps)], check=True)
         assert running.do("extract", prompts)["data"]["samples"] == 20
     finally:
-        running.do("stop")
-        subprocess.run(["umount", str(running.dumps)], check=True)
-        running.dumps.rmdir()
-        running.dumps.with_name("kept").rename(running.dumps)
+        subprocess.run(["umount", "--lazy", str(running.dumps)], check=True)  # the ranks have its manifest open
 
 
 TOKENIZER = """

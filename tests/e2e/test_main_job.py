@@ -3,7 +3,6 @@
 import json
 import random
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -27,33 +26,59 @@ def envelope(done: subprocess.CompletedProcess[str]) -> dict:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.fixture
-def lab_inventory(lab, tmp_path):
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """For what the tests share."""
+    return tmp_path_factory.mktemp("job")
+
+
+@pytest.fixture(scope="module")
+def lab_inventory(lab, folder):
     """The lab's inventory with a dump folder of its own: other tests leave samples in the lab's."""
-    text, path = lab.inventory.read_text(), tmp_path / "inventory.yaml"
-    path.write_text(re.sub(r"dumps: .*", f"dumps: {tmp_path / 'dumps'}", text))
+    text, path = lab.inventory.read_text(), folder / "inventory.yaml"
+    path.write_text(re.sub(r"dumps: .*", f"dumps: {folder / 'dumps'}", text))
     return path
 
 
-@pytest.fixture
-def job(lab_inventory, tmp_path):
-    """The words of the command, and where the dumps will lie. The server is stopped and the patch reverted after."""
-    rng, prompts = random.Random(3), tmp_path / "prompts.jsonl"
+@pytest.fixture(scope="module")
+def prompts(lab_inventory, folder):
+    """The prompts' file; the server is stopped and the patch reverted when the last test has ended."""
+    rng, path = random.Random(3), folder / "prompts.jsonl"
     lines = [
         json.dumps({"id": f"playbook-{i}", "input_ids": [rng.randrange(3, 256) for _ in range(rng.randrange(1, 60))]})
         for i in range(SAMPLES)
     ]
-    prompts.write_text("\n".join(lines) + "\n")
-    to = tmp_path / "hs"
-    yield ["run", str(PLAYBOOK), "--yes", "--set", f"prompts={prompts}", "--set", f"to={to}"], to
+    path.write_text("\n".join(lines) + "\n")
+    yield path
     hsops(lab_inventory, "stop")
     hsops(lab_inventory, "deploy", "--revert", "--yes")
-    shutil.rmtree(to, ignore_errors=True)
 
 
-def test_one_line_from_a_bare_host_to_verified_dumps_and_again(lab_inventory, job):
+def job(prompts, to):
+    """The words of the command."""
+    return ["run", str(PLAYBOOK), "--yes", "--set", f"prompts={prompts}", "--set", f"to={to}"]
+
+
+def test_a_malformed_prompts_file_is_told_before_anything_is_done(lab_inventory, tmp_path):
+    """Not after the launch: the fault is named with its line, and no step is tried."""
+    to = tmp_path / "hs"
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text('{"id": "a", "input_ids": [1]}\nnot json\n')
+
+    done = hsops(lab_inventory, *job(bad, to))
+    status = hsops(lab_inventory, "deploy", "--status", "--json")
+
+    assert done.returncode == 4, done.stderr
+    assert f"{bad}:2" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert envelope(status)["data"]["patches"][0]["state"] == "absent"
+    assert not to.exists()
+
+
+def test_one_line_from_a_bare_host_to_verified_dumps_and_again(lab_inventory, prompts, tmp_path):
     """All five steps run; the same line again finds nothing to do; --check does nothing at all."""
-    words, to = job
+    to = tmp_path / "hs"
+    words = job(prompts, to)
 
     looked = hsops(lab_inventory, *words, "--check", "--json")
     first = hsops(lab_inventory, *words, "--json")
@@ -77,29 +102,14 @@ def test_one_line_from_a_bare_host_to_verified_dumps_and_again(lab_inventory, jo
     assert steps["fetch"]["data"]["fetched"] == 0
 
 
-def test_a_malformed_prompts_file_is_told_before_anything_is_done(lab_inventory, job, tmp_path):
-    """Not after the launch: the fault is named with its line, and no step is tried."""
-    words, to = job
-    bad = tmp_path / "bad.jsonl"
-    bad.write_text('{"id": "a", "input_ids": [1]}\nnot json\n')
-
-    done = hsops(lab_inventory, *[w.replace(str(tmp_path / "prompts.jsonl"), str(bad)) for w in words])
-    status = hsops(lab_inventory, "deploy", "--status", "--json")
-
-    assert done.returncode == 4, done.stderr
-    assert f"{bad}:2" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert envelope(status)["data"]["patches"][0]["state"] == "absent"
-    assert not to.exists()
-
-
-def test_a_step_that_fails_ends_the_run_with_its_reason(lab_inventory, job, tmp_path):
+@pytest.mark.usefixtures("prompts")
+def test_a_step_that_fails_ends_the_run_with_its_reason(lab_inventory, tmp_path):
     """A prompt longer than the server takes: nothing after extract is tried; the reason is told."""
-    words, to = job
+    to = tmp_path / "hs"
     long = tmp_path / "long.jsonl"
     long.write_text(json.dumps({"id": "playbook-long", "input_ids": [7] * 600}) + "\n")
 
-    done = hsops(lab_inventory, *[w.replace(str(tmp_path / "prompts.jsonl"), str(long)) for w in words])
+    done = hsops(lab_inventory, *job(long, to))
 
     assert done.returncode == 4, done.stderr
     assert f"{long}:1" in done.stdout + done.stderr

@@ -19,7 +19,7 @@ from tests.faults.syscalls import calls, points, strace
 ERRORS = ("ENOSPC", "EIO", "EACCES")
 WORKERS = 2 if ALL else 1
 
-pytestmark = pytest.mark.timeout(3600 if ALL else 120)
+pytestmark = pytest.mark.timeout(3600 if ALL else 300)
 
 
 @pytest.fixture(scope="module", params=CHANGES, ids=lambda change: change.name)

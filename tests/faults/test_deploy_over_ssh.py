@@ -32,7 +32,7 @@ fi;; esac
 exec "$@"
 """
 
-pytestmark = pytest.mark.timeout(1800 if ALL else 120)
+pytestmark = pytest.mark.timeout(1800 if ALL else 300)
 
 
 class Remote:

@@ -18,7 +18,7 @@ GOOD = "import pathlib, os\npath = pathlib.Path(os.environ['HSOPS_ROOT'], {path!
 BAD = "import pathlib\npathlib.Path({real!r}).write_bytes(b'changed')\n"
 OURS = ("mkdir", "rename", "unlink", "unlinkat", "rmdir", "fchmod", "utimensat", "fsync", "link", "linkat")
 
-pytestmark = pytest.mark.timeout(1800 if ALL else 120)
+pytestmark = pytest.mark.timeout(1800 if ALL else 300)
 
 
 @pytest.fixture(scope="module")

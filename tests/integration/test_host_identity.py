@@ -86,7 +86,7 @@ def test_a_host_that_never_speaks_ends_at_the_connect_deadline(
         with pytest.raises(DeadlineError):
             reach(spec, seconds=seconds)
 
-    assert time.monotonic() - began < seconds + 10
+    assert time.monotonic() - began < seconds + 30
 
 
 def test_a_closed_port_is_unreachable(change: Change, reach: Callable[..., None]) -> None:

@@ -176,7 +176,7 @@ def test_an_agent_that_stands_still_inside_a_change_is_ended(host: PracticeHost,
     """Its lock expires; the next client ends the process, undoes what was half done, says so, and goes on."""
     place_witness(host)
     pause_inside(host)
-    client = begin(ttl=2)
+    client = begin(ttl=4)
     stopped = _wait_stopped(host)
 
     done = host.hsops("deploy", "--yes", "--lock-wait", "30")
