@@ -21,6 +21,7 @@ from hsops.remote.local import LocalHost
 from hsops.remote.lock import Lock
 from tests.faults.ground import LONG_AGO, Tree, tree
 
+TTL_S = 600.0  # a renewal is a call more, at some moment: faults are put at the n-th call of a recorded run
 REGISTRY = "sglang/srt/models/registry.py"
 SOURCE = b"""\
 class _Registry:
@@ -68,7 +69,7 @@ class Box:
             patch = HsDumpPatch(name="hs-dump", boundaries=boundaries)
             planned = plan.plan(do.look(agent, "hs-dump"), payload.build(patch), force=force)
             if planned.needed:
-                do.apply(Lock(agent, "test"), planned)
+                do.apply(Lock(agent, "test", ttl=TTL_S), planned)
             return planned
 
     def status(self) -> str:
@@ -81,7 +82,7 @@ class Box:
         """As ``hsops deploy --revert``."""
         with self._agent() as agent:
             planned = plan.plan_revert(do.look(agent, "hs-dump"), "hs-dump", force=force)
-            return do.revert(Lock(agent, "test"), planned, force=force)
+            return do.revert(Lock(agent, "test", ttl=TTL_S), planned, force=force)
 
     def tree(self) -> Tree:
         """Everything below the site."""

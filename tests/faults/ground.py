@@ -61,7 +61,11 @@ class Ground:
 
     def request(self, params: dict[str, Any]) -> bytes:
         """A request's bytes."""
-        return json.dumps({"protocol": PROTOCOL, "params": {"state_dir": str(self.state), **params}}).encode()
+        lock = {
+            "ttl": 600
+        }  # a renewal is a call more, at some moment: each run must make the calls of the recorded one
+        whole = {"state_dir": str(self.state), "lock": lock, **params}
+        return json.dumps({"protocol": PROTOCOL, "params": whole}).encode()
 
     def inspect(self, place: str = "source") -> Reply:
         """The next hsops command."""
