@@ -3,6 +3,7 @@ PY   ?= python3
 VENV := .venv
 BIN  := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
+BESIDE := -n 2 --dist loadfile# tests that wait more than they work; a file's tests share what it has started
 
 .PHONY: setup demo test unit integration lock-race cut e2e matrix stalls crash deaths deploy-releases flags lint bench fidelity docs models-table gpu-bundle gpu constraints clean
 
@@ -17,14 +18,15 @@ $(VENV)/.ready: pyproject.toml constraints.txt scripts/system-packages
 demo: setup ## the whole story on the lab: a real SGLang on this CPU
 	$(BIN)/hsops demo
 
-test: setup lint ## everything that needs no GPU
-	$(BIN)/python -m pytest --durations=15 tests/architecture tests/unit tests/integration tests/faults tests/e2e
+test: setup lint ## everything that needs no GPU: two tests at a time, then those with a real SGLang, which takes every core
+	$(BIN)/python -m pytest --durations=15 $(BESIDE) tests/architecture tests/unit tests/integration tests/faults
+	$(BIN)/python -m pytest --durations=15 tests/e2e
 
 unit: setup ## seconds
 	$(BIN)/python -m pytest tests/unit tests/architecture -q
 
 integration: setup
-	$(BIN)/python -m pytest tests/integration tests/faults -q
+	$(BIN)/python -m pytest $(BESIDE) tests/integration tests/faults -q
 
 lock-race: setup ## two deploys at once over SSH, fifty times: never both inside a change
 	HSOPS_LOCK_ROUNDS=$(or $(ROUNDS),50) $(BIN)/python -m pytest -s tests/integration/test_lock_race.py
