@@ -67,7 +67,7 @@ class Agent:
             verbs: those that will be called, loaded meanwhile.
         """
         with self._talking, suppress(HsopsError):
-            if self._soon == verbs and self._talk.listens:
+            if self._soon == verbs and self._talk.begun:
                 return
             self._door, self._soon = self.host.bulk, verbs
             self._talk.begin(Deadline())

@@ -34,7 +34,7 @@ class Talk:
         """The last question got through to the host: the agent, or what starts it, was there."""
         self._stream: Stream | None = None
         self._lines: Iterator[bytes] = iter(())
-        self._heard = 0.0
+        self._heard, self._new = 0.0, False
 
     def ask(self, request: bytes, deadline: Deadline, replies: int = 1) -> list[bytes] | Completed:
         """The replies to a line of requests, or how the agent ended before the last of them.
@@ -46,21 +46,21 @@ class Talk:
             with suppress(HsopsError):
                 self._exchange(self._stream, _PING, _PING_DEADLINE, 1)
         self.reached = False
-        if not self.listens:
+        if not self.begun:
             self.begin(deadline)
         assert self._stream
         return self._exchange(self._stream, request, deadline, replies)
 
     @property
-    def listens(self) -> bool:
-        """An agent was started and, as far as is known here, can be asked."""
-        return bool(self._stream and self._stream.listens)
+    def begun(self) -> bool:
+        """An agent was started that can be asked, as far as is known here; of a new one the first question tells."""
+        return bool(self._stream and (self._new or self._stream.listens))
 
     def begin(self, deadline: Deadline) -> None:
         """Start an agent, for a question that comes soon."""
         self.leave()
         self._stream = self._start(deadline)
-        self._lines, self._heard = lines(self._stream), time.monotonic()
+        self._lines, self._heard, self._new = lines(self._stream), time.monotonic(), True
 
     def leave(self) -> None:
         """End the agent. Idempotent."""
@@ -71,6 +71,7 @@ class Talk:
 
     def _exchange(self, stream: Stream, request: bytes, deadline: Deadline, replies: int) -> list[bytes] | Completed:
         found: list[bytes] = []
+        self._new = False
         try:
             stream.say(request, deadline)
             for line in self._lines:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import marshal
 import os
+import shutil
 import signal
 import sys
 import time
@@ -211,6 +212,28 @@ def test_why_an_early_beginning_failed_is_told_by_the_first_call(change: Change,
     with pytest.raises(HostKeyError, match="is unknown") as caught:
         agent.call("hello")
     assert "--accept-new" in caught.value.fix
+    host.close()
+
+
+def test_a_beginning_that_failed_is_not_begun_again(
+    change: Change, tmp_path: Path, interpreter: Interpreter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wrong key is offered as seldom as possible: hosts count failures and lock out."""
+    ssh = Path(interpreter(f'echo "$1" >>{tmp_path}/log; exec {shutil.which("ssh")} "$@"'))
+    ssh.rename(tmp_path / "ssh")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    host = connect(change(UserKnownHostsFile="/dev/null"))
+    agent = Agent(host, python=sys.executable, state_dir=str(tmp_path / "state"))
+
+    agent.begin("hello")
+    stream = agent._talk._stream
+    assert stream
+    wait_for(lambda: not stream.listens, "the end of OpenSSH's client")
+    agent.begin("hello")
+    with pytest.raises(HostKeyError):
+        agent.call("hello")
+
+    assert (tmp_path / "log").read_text().split() == ["-G", "-T"]
     host.close()
 
 
