@@ -113,7 +113,7 @@ def read(params: "dict[str, Any]") -> "dict[str, Any]":
     if not place:
         place = {"file": _inode(path), "offset": 0 if lines is None else _start_of_last(path, int(lines))}
         protocol.emit("log-at", **place)  # who is cut off before the first byte comes back to here
-    tail = Tail(path, place, onward=follow)
+    tail = Tail(run.log, place, onward=follow)
     beat = time.monotonic()
     while True:
         ended = not follow or not run.running()

@@ -26,9 +26,9 @@ def start(params: "dict[str, Any]") -> "dict[str, Any]":
     """Start a server under a supervisor of its own and return at once.
 
     ``params``: server, model, tp, port (0: a free one), host (that it listens on), argv, env, spec_hash, dump_dir ("":
-    none), patches, needs (importable packages). The words ``{python}``, ``{model}`` and ``{port}`` of argv, and
-    ``{run}``, ``{run_dir}``, ``{dump_dir}`` and ``{:PYTHONPATH}`` (the host's own behind a colon, or nothing) in values
-    of env, are filled in.
+    none), patches, needs (importable packages), restart (``restart.decide``; none: never). The words ``{python}``,
+    ``{model}`` and ``{port}`` of argv, and ``{run}``, ``{run_dir}``, ``{dump_dir}`` and ``{:PYTHONPATH}`` (the host's
+    own behind a colon, or nothing) in values of env, are filled in.
 
     Raises:
         Refusal: no-sglang, model-missing, dump-dir-not-writable, dump-dir-taken, port-taken, port-unusable,
@@ -54,6 +54,7 @@ def start(params: "dict[str, Any]") -> "dict[str, Any]":
             "dump_dir": dump_dir,
             "sglang": sglang["version"] or "",
             "site": sglang["site"] or "",
+            "restart": params.get("restart"),
             **{name: params[name] for name in ("server", "model", "tp", "spec_hash", "patches")},
         }
         held.check()

@@ -37,7 +37,7 @@ def _end(run: RunDir, params: "dict[str, Any]") -> "dict[str, Any]":
     state = run.read("state.json")
     began = time.monotonic()
     known = {p.pid: (p, procs.role(procs.title(p.pid)) or procs.title(p.pid)[:120]) for p in run.processes(state)}
-    if known:
+    if known or run.running():  # between two attempts there is no process
         run.write("stop.json", {"time": time.time(), "by": os.environ.get("USER", "")})
         run.event("stopping", processes=len(known))
     if state.get("pid") and procs.send(state["pid"], state["start"], signal.SIGTERM):

@@ -1,7 +1,8 @@
 """``run-exec``: the one process of hsops that stays on a host, for as long as its server has a process left.
 
 It is a subreaper, so whatever the server leaves behind becomes its child and is reaped here; a pidfd for the server and
-for every rank wakes it the moment one ends. It writes state.json and events.jsonl, and decides nothing.
+for every rank wakes it the moment one ends. It writes state.json and events.jsonl. With a restart policy it starts a
+server that failed again, under ``restart.decide``.
 """
 
 import contextlib
@@ -14,13 +15,15 @@ import sys
 import time
 from typing import Any
 
-from hsops.agent import oom, procs
+from hsops.agent import oom, procs, restart
 from hsops.agent.rundir import RunDir
 
 _PR_SET_CHILD_SUBREAPER = 36
 _LOOK_S = 0.25  # how often new ranks are looked for: one shows its title some seconds after it starts
 _UNNAMED_S = 0.8  # how long a rank that died without a number waits for the others' titles, which tell it
 _CALM_S = 2.0  # when all have been seen: ends wake it anyway
+_ENDING_S = 1.0  # for the rest of an attempt that failed to end by itself, before another
+_TRACKER, _TRACKER_S = "multiprocessing.resource_tracker", 5.0  # it unlinks shared memory once the others are gone
 
 
 def main(params: "dict[str, Any]") -> None:
@@ -42,7 +45,7 @@ def main(params: "dict[str, Any]") -> None:
     os.write(ready, json.dumps(answer).encode())
     os.close(ready)
     if "pid" in answer:
-        supervisor.watch()
+        supervisor.care()
 
 
 def _stand_alone(keep: int) -> None:
@@ -57,28 +60,55 @@ def _stand_alone(keep: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
+def _begun(pid: int) -> "dict[str, Any]":
+    """state.json of a server that was started just now."""
+    me, server = procs.look(os.getpid()), procs.look(pid)
+    assert me and server
+    return {
+        "phase": "running",
+        "pid": pid,
+        "start": server.start,
+        "boot": procs.boot_id(),
+        "supervisor": [me.pid, me.start],
+        "started": time.time(),
+        "exit": None,
+        "ranks": {},
+        "rank_pids": {},
+        "helpers": {},
+        "reaped": 0,
+        "attempt": 1,
+        "attempts": [],  # that ended: attempt, started, exit, ranks, helpers
+        "restarts": [],  # when
+        "served": False,  # it has listened on its port
+    }
+
+
 class Supervisor:
     """Starts one server and records what becomes of it and of each rank."""
 
     def __init__(self, run: RunDir, env: "dict[str, str]") -> None:
-        self.run, self.env = run, env
+        self.run, self.env, self.spec = run, env, run.read("spec.json")
         self.oom = oom.OomWatch()
         self.state: dict[str, Any] = {}
         self._selector = selectors.DefaultSelector()
         self._watched: dict[int, tuple[str, int]] = {}  # pid -> role, pidfd
         self._unnamed: dict[int, float] = {}  # zombies: pid -> when first seen
+        self._failed: float | None = None  # when an attempt did that is to be followed by another
         self._wake, wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         self._selector.register(self._wake, selectors.EVENT_READ)
 
-    def start(self) -> None:
+    def start(self, before: "dict[str, Any] | None" = None) -> None:
         """Start the server: a session of its own, no standard input, all output to the log.
+
+        Args:
+            before: what state.json keeps of earlier attempts.
 
         Raises:
             OSError: it cannot be executed.
         """
-        argv = self.run.read("spec.json")["argv"]
+        argv = self.spec["argv"]
         os.chdir(self.run.path)
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         pid = os.posix_spawn(
@@ -94,37 +124,80 @@ class Supervisor:
             setsigmask=(),
             setsigdef=(signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGPIPE),
         )
-        me, server = procs.look(os.getpid()), procs.look(pid)
-        assert me and server
-        self.state = {
-            "phase": "running",
-            "pid": pid,
-            "start": server.start,
-            "boot": procs.boot_id(),
-            "supervisor": [me.pid, me.start],
-            "started": time.time(),
-            "exit": None,
-            "ranks": {},
-            "rank_pids": {},
-            "helpers": {},
-            "reaped": 0,
-        }
+        self.state = {**_begun(pid), **(before or {})}
         self._watch(pid, "server")
-        self.run.event("started", pid=pid)
+        self.run.event("started", pid=pid, attempt=self.state["attempt"])
         self._save()
+
+    def care(self) -> None:
+        """Until nothing of the server is left and it is not to be started again."""
+        self.watch()
+        while (at := self.state.get("restart_at")) and not self._called_off(at):
+            told = {name: self.state[name] for name in ("attempt", "started", "exit", "ranks", "helpers")}
+            again = {"attempt": told["attempt"] + 1, "attempts": [*self.state["attempts"], told], "served": True}
+            try:
+                self._forget()
+                restart.put_aside(self.run, told["attempt"])
+                self.start({**again, "restarts": [*self.state["restarts"], time.time()]})
+            except OSError as error:
+                self.state.update(phase="exited", restart_at=None, not_restarted=str(error))
+                self._save()
+                return
+            if restart.stop_asked(self.run):  # meanwhile
+                self._end_rest(at_once=True)
+            self.watch()
+
+    def _forget(self) -> None:
+        """Pids of an attempt that is over may be others' in the next one."""
+        for pid in self._watched:
+            self._unwatch(pid)
+        self._watched, self._unnamed, self._failed = {}, {}, None
+
+    def _called_off(self, at: float) -> bool:
+        """Wait until ``at``; True when somebody stops the run before."""
+        while not restart.stop_asked(self.run):
+            if (left := at - time.time()) <= 0:
+                return False
+            time.sleep(min(0.1, left))
+        self.state.update(phase="stopped", restart_at=None)
+        self._save()
+        return True
 
     def watch(self) -> None:
         """Until there is no child left."""
-        expected = int(self.run.read("spec.json").get("tp", 1))
+        expected = int(self.spec.get("tp", 1))
         while self._reap():
-            for key, _ in self._selector.select(_LOOK_S if len(self.state["ranks"]) < expected else _CALM_S):
+            quick = len(self.state["ranks"]) < expected or self._failed
+            for key, _ in self._selector.select(_LOOK_S if quick else _CALM_S):
                 if key.fd == self._wake:
                     with contextlib.suppress(BlockingIOError):
                         os.read(self._wake, 4096)
                 else:
                     self._ended(key.data)
             self._discover()
+            if self.spec.get("restart") and not restart.stop_asked(self.run):
+                self._tend()
         self._save()
+
+    def _tend(self) -> None:
+        """With a restart policy: note that the server listens, and end all that is left of an attempt that failed."""
+        state, now = self.state, time.time()
+        if not state["served"] and state["exit"] is None and procs.listener(self.spec["port"]):
+            state["served"] = True
+            self._save()
+        grace = self.spec["restart"].get("rank_grace", restart.RANK_GRACE_S)
+        ends = [end["time"] for end in (*state["ranks"].values(), *state["helpers"].values()) if end]
+        if self._failed is None and state["served"] and ends and now - min(ends) > grace:
+            self.run.event("ending", why="a process of it has ended, and the server did not notice")
+            self._failed = now - _ENDING_S
+        if self._failed is not None:
+            self._end_rest()
+
+    def _end_rest(self, *, at_once: bool = False) -> None:
+        age = time.time() - (self._failed or 0.0)
+        for proc in procs.tree(os.getpid()) if at_once or age >= _ENDING_S else ():
+            if at_once or age > _TRACKER_S or _TRACKER not in procs.title(proc.pid):
+                procs.send(proc.pid, proc.start, signal.SIGKILL)
 
     def _reap(self) -> bool:
         """Collect every child that has ended; False when there is none left, alive or dead."""
@@ -203,8 +276,7 @@ class Supervisor:
             exit_["oom"] = oom.verdict(exit_, pid, self.oom)
         if role == "server":
             if self.state["exit"] is None:
-                asked = os.path.exists(os.path.join(self.run.path, "stop.json"))
-                self.state.update(exit=exit_, phase="stopped" if asked else "exited")
+                self._server_ended(exit_)
         else:
             group = self.state["ranks" if "TP" in role else "helpers"]
             if group.get(role) is not None:
@@ -212,6 +284,19 @@ class Supervisor:
             group[role] = exit_
         self.run.event("ended", role=role, pid=pid, **{k: v for k, v in exit_.items() if k != "time"})
         self._save()
+
+    def _server_ended(self, exit_: "dict[str, Any]") -> None:
+        """Its phase stays ``running`` while it is to be started again: nobody else may take its place."""
+        self.state.update(exit=exit_, phase="stopped" if restart.stop_asked(self.run) else "exited")
+        if self.state["phase"] == "stopped":
+            return
+        pause, why = restart.decide(self.spec.get("restart") or {}, self.state, exit_["time"])
+        if pause is None:
+            self.state["not_restarted"] = why
+        else:
+            self._failed = self._failed or exit_["time"]
+            self.state.update(phase="running", restart_at=exit_["time"] + pause)
+            self.run.event("restarting", attempt=self.state["attempt"] + 1, after_s=pause)
 
     def _unwatch(self, pid: int) -> None:
         role, fd = self._watched[pid]

@@ -46,6 +46,16 @@ class HostSpec(_Model):
     dumps: RemotePath = Field("/dev/shm/sglang_hs", description="where ranks write hidden states")  # noqa: S108
 
 
+class RestartSpec(_Model):
+    """When a server that failed is started again by its supervisor on the host."""
+
+    max: Annotated[int, Field(ge=1, le=1000)] = Field(3, description="restarts within the window")
+    window: Annotated[float, Field(gt=0)] = Field(600.0, description="seconds")
+    backoff: Annotated[float, Field(ge=0, le=300)] = Field(
+        5.0, description="seconds before a restart, twice as long before each further one within the window"
+    )
+
+
 class ServerSpec(_Model):
     """How one SGLang server is launched."""
 
@@ -62,6 +72,7 @@ class ServerSpec(_Model):
         default_factory=dict, description="SGLang's flags without the dashes; true means the bare flag"
     )
     patches: Names = ()
+    restart: RestartSpec | None = Field(None, description="start it again when it fails after it has served")
 
 
 class Inventory(_Model):

@@ -31,6 +31,23 @@ class Exit:
 
 
 @dataclass(frozen=True, slots=True)
+class Attempt:
+    """One start of a server that failed and was started again. Its log is ``server.<number>.log``.
+
+    Args:
+        number: from 1.
+        started: seconds since the epoch on the host.
+        exit: how the server ended.
+        ranks: how its ranks and helpers did.
+    """
+
+    number: int
+    started: float
+    exit: Exit | None
+    ranks: dict[str, Exit | None]
+
+
+@dataclass(frozen=True, slots=True)
 class Hello:
     """What the capture in one process says of itself. ``rank`` is None until the process knows it.
 
@@ -90,6 +107,10 @@ class Run:
         left: pids that outlived a server that has ended.
         hellos: what the capture of each process says; only with hs-dump.
         uptime_s: seconds from its start until now or its end, by the host's clock.
+        attempt: how often it was started, from 1.
+        attempts: those before, the first one first.
+        restart_at: when it will be started again, in seconds since the epoch; None unless it waits for that.
+        not_restarted: why a server with a restart policy was not started again; "" when it has none, or was.
     """
 
     id: str
@@ -113,6 +134,10 @@ class Run:
     left: tuple[int, ...] = ()
     hellos: tuple[Hello, ...] = ()
     uptime_s: float = 0.0
+    attempt: int = 1
+    attempts: tuple[Attempt, ...] = ()
+    restart_at: float | None = None
+    not_restarted: str = ""
 
     @property
     def keys(self) -> Keys:
@@ -157,14 +182,15 @@ class Run:
 
 def parse_run(raw: dict[str, Any]) -> Run:
     """A run as the agent's ``run-list`` tells it: the fields of ``Run`` by name, exits as objects."""
-    special = {"argv", "exit", "ranks", "helpers", "left", "hellos"}
-    known = {name: raw[name] for name in Run.__dataclass_fields__ if name not in special}
+    special = {"argv", "exit", "ranks", "helpers", "left", "hellos", "attempts"}
+    known = {name: raw[name] for name in Run.__dataclass_fields__ if name not in special and name in raw}
     return Run(
         **known,
         argv=tuple(raw["argv"]),
         exit=_exit(raw["exit"]),
         ranks={name: _exit(value) for name, value in raw["ranks"].items()},
         helpers={name: _exit(value) for name, value in raw["helpers"].items()},
+        attempts=tuple(_attempt(one) for one in raw.get("attempts", [])),
         left=tuple(raw["left"]),
         hellos=parse_hellos(raw.get("hellos", [])),  # a bundle may be older than this field
     )
@@ -183,6 +209,11 @@ def parse_hellos(raw: list[dict[str, Any]]) -> tuple[Hello, ...]:
         )
         for one in raw
     )
+
+
+def _attempt(raw: dict[str, Any]) -> Attempt:
+    ranks = {name: _exit(value) for name, value in {**raw["ranks"], **raw["helpers"]}.items()}
+    return Attempt(raw["attempt"], raw["started"], _exit(raw["exit"]), ranks)
 
 
 def _exit(raw: dict[str, Any] | None) -> Exit | None:

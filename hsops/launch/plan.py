@@ -62,6 +62,7 @@ class Plan:
         spec_hash: equal for equal plans.
         secrets: values never to show.
         origins: variable of ``env`` -> who sets it.
+        restart: when the host starts it again; None: never.
     """
 
     server: str
@@ -79,6 +80,7 @@ class Plan:
     spec_hash: str
     secrets: tuple[str, ...]
     origins: Mapping[str, str] = field(default_factory=dict)
+    restart: Mapping[str, float] | None = None
 
     @property
     def command(self) -> Command:
@@ -109,6 +111,7 @@ class Plan:
             "dump_dir": self.dump_dir,
             "patches": dict(self.deployed.patches),
             "needs": ["sglang"],
+            "restart": dict(self.restart) if self.restart else None,
         }
 
 
@@ -154,6 +157,7 @@ def plan(
         spec_hash=_hash(argv, env, server, host, deployed),
         secrets=tuple(str(value) for name, value in args.items() if is_secret_flag(f"--{name}")),
         origins=origins,
+        restart=server.restart.model_dump() if server.restart else None,
     )
 
 
@@ -251,4 +255,5 @@ def _words(name: str, value: Scalar | list[Scalar]) -> Iterator[str]:
 
 def _hash(argv: tuple[str, ...], env: Mapping[str, str], server: ServerSpec, host: HostSpec, deployed: Deployed) -> str:
     whole = [argv, dict(env), server.model, server.port, host.python, deployed.sglang, dict(deployed.patches)]
+    whole += [server.restart.model_dump()] if server.restart else []
     return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:12]

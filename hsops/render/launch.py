@@ -121,7 +121,17 @@ def run_lines(rows: list[tuple[str, Run, str]]) -> Iterator[str]:
             + (f"  {_captures(run)}" if run.alive and run.dump_dir else "")
             + (f"  dead: {', '.join(dead)}" if dead else "")
             + (f"  {len(run.left)} processes left: hsops stop" if run.left else "")
+            + _attempts(run)
         )
+
+
+def _attempts(run: Run) -> str:
+    """What there is to say of a server with a restart policy."""
+    last = run.attempts[-1] if run.attempts else None
+    before = f"  attempt {run.attempt}, the last one: {last.exit}" if last else ""
+    if run.restart_at is not None:
+        return f"{before}  {run.exit}; is started again"
+    return before + (f"  not started again: {run.not_restarted}" if run.not_restarted else "")
 
 
 def _captures(run: Run) -> str:

@@ -288,6 +288,33 @@ def test_log_is_byte_exact(agent: Agent) -> None:
     assert b"".join(read_log(agent, run.id, lines=10**6)) == wanted
 
 
+_DIES = """
+import multiprocessing, os, signal, subprocess, sys
+def die(who):
+    print("last words of", who)  # nobody flushes
+    os.kill(os.getpid(), signal.SIGKILL)
+if __name__ == "__main__":
+    child = multiprocessing.get_context("spawn").Process(target=die, args=("a rank",))
+    child.start()
+    child.join()
+    subprocess.run([sys.executable, __file__.replace("server", "tool")])
+    die("the server")
+"""
+
+
+def test_a_killed_process_has_said_all_in_the_log(agent: Agent, tmp_path: Path) -> None:
+    """The server, a rank that multiprocessing spawned, a Python that one of them ran: none holds its output back."""
+    (tmp_path / "server.py").write_text(_DIES)
+    (tmp_path / "tool.py").write_text(_DIES.partition("if __name__")[0] + "die('a tool')")
+
+    run = start(agent, argv=["{python}", str(tmp_path / "server.py")])
+    until(agent, run, lambda r: not r.alive)
+
+    assert Path(run.log).read_text().splitlines() == [
+        f"last words of {who}" for who in ("a rank", "a tool", "the server")
+    ]
+
+
 def test_environment_and_placeholders(agent: Agent) -> None:
     """The run's id and folder are filled into the environment; a secret's value is not kept."""
     run = start(agent, "sleep", env={"A_FILE": "{run_dir}/x", "SGLANG_HS_RUN": "{run}", "HF_TOKEN": "hf_secret"})
