@@ -11,6 +11,7 @@ import typer
 from hsops import __version__
 from hsops.cli import (
     audit,
+    baseline,
     demo,
     deploy,
     diagnose,
@@ -60,6 +61,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
 }
 for name, body in COMMANDS.items():
     app.command(name)(everywhere(body))
+app.add_typer(baseline.app, name="baseline")
 app.add_typer(lab.app, name="lab")
 
 

@@ -156,6 +156,7 @@ def _start(session: Session, agent: Agent, plan: Plan, wish: Wish) -> tuple[Star
 
 def _wait(session: Session, spec: ServerSpec, plan: Plan, started: Started, wish: Wish) -> Outcome:
     """Watch; at a stall look into it, and go on when it is only slow."""
+    from hsops.core.launched import launched
     from hsops.launch.wait import DEFAULT_TIMEOUT_S, Healthy, Patience, wait_healthy
     from hsops.remote.runs import modules_of, read_baseline, write_baseline
     from hsops.render import launch as render
@@ -167,7 +168,7 @@ def _wait(session: Session, spec: ServerSpec, plan: Plan, started: Started, wish
         found = wait_healthy(
             agent,
             started.run,
-            baseline=baseline.of(plan.spec_hash),
+            baseline=baseline.of(plan.spec_hash, launched(started.run).key),
             patience=Patience(wish.timeout or DEFAULT_TIMEOUT_S, wish.stall_after),
             emit=session.console.emit,
             fresh=started.fresh,

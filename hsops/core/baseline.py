@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any
 
+from hsops.core.launched import Launched, parse_launched
 from hsops.core.log_summary import LogSummary
 from hsops.core.milestone_table import MILESTONES, RANK
 
-KEPT = 5  # good runs of one server that are remembered
+KEPT = 5  # good runs of one key that are remembered
+KEYS = 8  # keys of one server: older ones are forgotten
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,8 @@ class GoodRun:
         steps: milestone id -> when it was complete.
         lines: of the log when the server was healthy, without those that health probes caused.
         seconds: from the launch to healthy.
+        launched: what it was; None when an older hsops has recorded it.
+        kinds: rank -> template -> the line that said it first, up to where it said that it is ready.
     """
 
     run: str
@@ -42,6 +46,13 @@ class GoodRun:
     steps: Mapping[str, Step]
     lines: int
     seconds: float
+    launched: Launched | None = None
+    kinds: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """Equal for runs that are worth comparing line by line; "" when nobody knows."""
+        return self.launched.key if self.launched else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +83,26 @@ class Baseline:
     server: str
     runs: tuple[GoodRun, ...] = ()
 
-    def of(self, spec_hash: str) -> Baseline:
-        """Only runs of an equal launch; all of them when there is none, for want of better."""
+    def of(self, spec_hash: str, key: str = "") -> Baseline:
+        """Only runs of an equal launch; else those of the same key; else all of them, for want of better."""
         equal = tuple(run for run in self.runs if run.spec_hash == spec_hash)
-        return Baseline(self.server, equal or self.runs)
+        return Baseline(self.server, equal or self.keyed(key) or self.runs)
+
+    def keyed(self, key: str) -> tuple[GoodRun, ...]:
+        """The runs of one key."""
+        return tuple(run for run in self.runs if key and run.key == key)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Of the runs, the newest first."""
+        return tuple(dict.fromkeys(run.key for run in self.runs))
 
     def with_run(self, run: GoodRun) -> Baseline:
-        """This baseline and one run more; the oldest is forgotten."""
-        others = tuple(old for old in self.runs if old.run != run.run)
-        return Baseline(self.server, (run, *others)[:KEPT])
+        """This baseline and one run more; the oldest of its key is forgotten, and the oldest keys."""
+        runs = (run, *(old for old in self.runs if old.run != run.run))
+        keys = list(dict.fromkeys(one.key for one in runs))[:KEYS]
+        kept = {key: [one.run for one in runs if one.key == key][:KEPT] for key in keys}
+        return Baseline(self.server, tuple(one for one in runs if one.run in kept.get(one.key, ())))
 
     @property
     def lines(self) -> tuple[int, int] | None:
@@ -113,11 +135,20 @@ class Baseline:
 
 
 def good_run(
-    summary: LogSummary, *, run: str, spec_hash: str, sglang: str, started: float, now: float, utc_offset: float
+    summary: LogSummary,
+    *,
+    run: str,
+    spec_hash: str,
+    sglang: str,
+    started: float,
+    now: float,
+    utc_offset: float,
+    launched: Launched | None = None,
 ) -> GoodRun:
     """A good run from its log.
 
     Args:
+        launched: what it was.
         started: seconds since the epoch when the server was started, by the host's clock.
         now: the same clock, when it was healthy.
         utc_offset: seconds that the host's local time, which the log is stamped in, is ahead of UTC.
@@ -130,7 +161,12 @@ def good_run(
             if times:
                 steps[milestone.id] = Step(max(mark.line for mark in marks), max(0.0, round(max(times), 1)))
     lines = summary.lines - summary.probe_lines
-    return GoodRun(run, spec_hash, sglang, now, steps, lines, round(now - started, 1))
+    until = summary.ready_line
+    kinds = {
+        rank: {text: at for text, (at, _) in found.items() if not until or at <= until}
+        for rank, found in summary.kinds.items()
+    }
+    return GoodRun(run, spec_hash, sglang, now, steps, lines, round(now - started, 1), launched, kinds)
 
 
 def compare(baseline: Baseline, summary: LogSummary) -> Comparison | None:
@@ -151,20 +187,32 @@ def compare(baseline: Baseline, summary: LogSummary) -> Comparison | None:
 
 
 def as_json(baseline: Baseline) -> dict[str, Any]:
-    """The file's content."""
-    return asdict(baseline)
+    """The file's content. Its templates are numbered: every rank of every run says mostly the same."""
+    texts: dict[str, int] = {}
+    runs = []
+    for run in baseline.runs:
+        kinds = {
+            rank: [[texts.setdefault(text, len(texts)), line] for text, line in found.items()]
+            for rank, found in run.kinds.items()
+        }
+        runs.append({**asdict(run), "kinds": kinds})
+    return {"server": baseline.server, "runs": runs, "texts": list(texts)}
 
 
 def parse_baseline(raw: dict[str, Any]) -> Baseline:
     """The reverse of ``as_json``.
 
     Raises:
-        KeyError, TypeError: it is not one.
+        KeyError, TypeError, IndexError: it is not one.
     """
-    runs = tuple(
-        GoodRun(**{**run, "steps": {name: Step(**step) for name, step in run["steps"].items()}}) for run in raw["runs"]
-    )
-    return Baseline(raw["server"], runs)
+    return Baseline(raw["server"], tuple(_parse_run(run, raw.get("texts", [])) for run in raw["runs"]))
+
+
+def _parse_run(raw: dict[str, Any], texts: list[str]) -> GoodRun:
+    kinds = {rank: {texts[text]: line for text, line in found} for rank, found in raw.get("kinds", {}).items()}
+    was = raw.get("launched")
+    steps = {name: Step(**step) for name, step in raw["steps"].items()}
+    return GoodRun(**{**raw, "steps": steps, "kinds": kinds, "launched": parse_launched(was) if was else None})
 
 
 def _range(values: list[int]) -> tuple[int, int] | None:

@@ -50,6 +50,8 @@ class LogSummary:
         first_time, last_time: of stamped lines.
         last: rank -> (line, text) of its last message; ``""`` holds the last untagged one.
         capture: what it says about the capture of hidden states.
+        kinds: rank -> template -> the first line of that kind and its text, in the order in which the rank said them;
+            without those of health probes.
     """
 
     lines: int
@@ -69,6 +71,7 @@ class LogSummary:
     last_time: float | None
     last: Mapping[str, tuple[int, str]]
     capture: CaptureLines = field(default_factory=CaptureLines)
+    kinds: Mapping[str, Mapping[str, tuple[int, str]]] = field(default_factory=dict)
 
     @property
     def ranks(self) -> tuple[str, ...]:
@@ -89,6 +92,11 @@ class LogSummary:
     def ready(self) -> bool:
         """The server said that it is ready."""
         return "ready" in self.reached
+
+    @property
+    def ready_line(self) -> int:
+        """The line that said so; 0 before."""
+        return max((mark.line for mark in self.reached.get("ready", {}).values()), default=0)
 
     @property
     def graphs_expected(self) -> bool:

@@ -63,6 +63,7 @@ class LogReader:
         self._reached: dict[str, dict[str, Mark]] = {}
         self._rank_lines: dict[str, int] = {}
         self._templates: dict[str, dict[str, int]] = {}
+        self._kinds: dict[str, dict[str, tuple[int, str]]] = {}
         self._bars: dict[str, Bar] = {}
         self._args: dict[str, str] = {}
         self._last: dict[str, tuple[int, str]] = {}
@@ -91,6 +92,7 @@ class LogReader:
             reached={name: dict(marks) for name, marks in self._reached.items()},
             rank_lines=dict(self._rank_lines),
             templates={text: dict(counts) for text, counts in self._templates.items()},
+            kinds={rank: dict(kinds) for rank, kinds in self._kinds.items()},
             bars=bars,
             errors=tuple(self._errors.found),
             args=dict(self._args),
@@ -142,6 +144,8 @@ class LogReader:
         self._rank_lines[record.rank] = self._rank_lines.get(record.rank, 0) + (record.ended_by == "\n")
         if text not in self._templates and len(self._templates) >= self.TEMPLATES:
             text = "..."
+        if text != "..." and not _PROBE.search(record.text):
+            self._kinds.setdefault(record.rank, {}).setdefault(text, (record.line, record.text[:200]))
         counts = self._templates.setdefault(text, {})
         counts[record.rank] = counts.get(record.rank, 0) + 1
 

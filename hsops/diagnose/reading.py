@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hsops.core.baseline import Baseline, parse_baseline
+from hsops.core.launched import launched
 from hsops.core.runs import Run
 from hsops.diagnose.evidence import Answer, Blind, Evidence, Gpu, Log, Port
 from hsops.diagnose.log_text import read_log
@@ -51,7 +52,7 @@ def from_probe(
         free=dumps.get("free"),
         writable=dumps.get("writable"),
         could_not=tuple(Blind(b["probe"], b["why"], b["message"]) for b in raw.get("could_not", ())),
-        baseline=good.of(run.spec_hash) if good and run else good,
+        baseline=good.of(run.spec_hash, launched(run).key) if good and run else good,
         took_s=raw.get("took_s", 0.0),
         unmoved_s=unmoved_s,
     )
@@ -66,7 +67,7 @@ def from_log(path: str, data: bytes, *, tp: int | None = None, baseline: Baselin
 def _baseline(raw: Raw) -> Baseline | None:
     try:
         return parse_baseline(raw["baseline"]) if raw.get("baseline") else None
-    except (KeyError, TypeError):
+    except (KeyError, TypeError, IndexError):
         return None  # another version's file: worth less than a verdict
 
 

@@ -55,7 +55,7 @@ class Parser:
 
     def named(self, flag: str) -> tuple[str, ...]:
         """The full names that argparse takes ``--flag`` for: itself, or those that it abbreviates."""
-        names = [name for option in self.options for name in option.names]
+        names = dict.fromkeys(name for option in self.options for name in option.names)
         return (flag,) if flag in names else tuple(name for name in names if name.startswith(flag))
 
     def option(self, name: str) -> Option:

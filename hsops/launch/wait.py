@@ -13,6 +13,7 @@ from typing import Any
 from hsops.core.baseline import Baseline, GoodRun, good_run
 from hsops.core.errors import HsopsError, UnhealthyError, UnreachableError
 from hsops.core.events import Emit, Note
+from hsops.core.launched import launched
 from hsops.core.log_errors import LogError
 from hsops.core.log_summary import LogSummary
 from hsops.core.runs import Exit, Run
@@ -199,6 +200,7 @@ def _conclude(watch: Watch, judgement: Judgement, host: str) -> Healthy | Stalle
         started=watch.run.started,
         now=watch.host_now,
         utc_offset=watch.utc_offset,
+        launched=launched(watch.run),
     )
     return Healthy(watch.run, watch.elapsed_s, watch.summary, good)
 

@@ -110,7 +110,7 @@ def read_baseline(agent: Agent, server: str) -> Baseline:
     done = agent.host.run(Command(("cat", _baseline_path(agent, server))), deadline=QUICK)
     try:
         return parse_baseline(json.loads(done.stdout)) if done.exit == 0 else Baseline(server)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, IndexError):
         return Baseline(server)
 
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from hsops.core.baseline import Baseline, GoodRun, Step, as_json, compare, good_run, parse_baseline
+from hsops.core.launched import Launched, launched
 from hsops.core.milestones import summarize
+from hsops.core.runs import Run
 
 LOG = (Path(__file__).parent.parent / "cases" / "logs" / "healthy-0.5.23-tp2.log").read_bytes()
 
@@ -63,3 +68,68 @@ def test_step_takes_the_longest() -> None:
     assert baseline.step_s("http") == 7.0
     assert baseline.step_s("weights") == 10.0
     assert baseline.step_s("never") is None
+
+
+def keyed(name: str, **fields: Any) -> GoodRun:
+    was = Launched("0.5.9", "/m", 2, {"hs-dump": "3f9c"}, ("--dtype float32",))
+    return replace(a_run(name), launched=replace(was, **fields), spec_hash=f"of-{name}")
+
+
+def test_five_of_each_key_and_eight_keys_are_kept() -> None:
+    """One launch with other flags does not push the usual ones out."""
+    baseline = Baseline("tiny")
+
+    for i in range(7):
+        baseline = baseline.with_run(keyed(f"a{i}"))
+    for i in range(8):
+        baseline = baseline.with_run(keyed(f"b{i}", tp=4 + i))
+
+    assert len(baseline.keys) == 8 and baseline.keyed(keyed("x").key) == ()
+    assert len(baseline.with_run(keyed("a9")).runs) == 8
+    for i in range(7):
+        baseline = baseline.with_run(keyed(f"c{i}", tp=1))
+    assert [run.run for run in baseline.keyed(keyed("x", tp=1).key)] == ["c6", "c5", "c4", "c3", "c2"]
+    assert parse_baseline(json.loads(json.dumps(as_json(baseline)))) == baseline
+
+
+def test_the_nearest_runs_are_compared_with() -> None:
+    """Equal launches, else the same key, else whatever there is."""
+    baseline = Baseline("tiny", (keyed("new", tp=8), keyed("old"), keyed("equal")))
+
+    assert [run.run for run in baseline.of("of-equal", keyed("x").key).runs] == ["equal"]
+    assert [run.run for run in baseline.of("other", keyed("x").key).runs] == ["old", "equal"]
+    assert baseline.of("other", "unknown").runs == baseline.runs
+
+
+def test_a_file_of_an_older_hsops_is_read() -> None:
+    """Without keys and templates."""
+    old = as_json(Baseline("tiny", (a_run("r1"),)))
+    del old["texts"]
+    for name in ("launched", "kinds"):
+        del old["runs"][0][name]
+
+    (run,) = parse_baseline(old).runs
+
+    assert (run.key, run.kinds, run.lines) == ("", {}, a_run("r1").lines)
+
+
+def test_where_it_listens_is_no_difference_and_a_secret_is_not_kept() -> None:
+    """Another port, address or key is the same launch; another flag, patch or release is told."""
+    argv = ("/venv/bin/python", "-m", "sglang.launch_server", "--model-path", "/m", "--tp-size", "2", "--port", "{}",
+            "--api-key", "sk-1", "--dtype", "float32", "--cuda-graph-bs", "1", "2")  # fmt: skip
+    runs = [
+        Run("r", "tiny", "running", 1, 0.0, port, 2, tuple(word.format(port) for word in argv), "s", "", "", "",
+            {"hs-dump": "3f9c"}, "0.5.9", None, {})
+        for port in (8000, 8001)
+    ]  # fmt: skip
+
+    first, second = map(launched, runs)
+
+    assert first == second and first.key == second.key
+    assert first.flags == ("--api-key ***", "--cuda-graph-bs 1 2", "--dtype float32", "--tp-size 2")
+    other = replace(first, sglang="0.5.10", patches={}, flags=("--dtype half", *first.flags[:2]))
+    assert list(first.differences(other)) == [
+        "sglang 0.5.10, here 0.5.9", "patch hs-dump none, here 3f9c", "without --dtype float32", "without --tp-size 2",
+        "with --dtype half",
+    ]  # fmt: skip
+    assert other.key != first.key
