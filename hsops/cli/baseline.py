@@ -41,7 +41,9 @@ def show(
 
 def compare(
     ctx: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="[RUN|SERVER]", help="A run, or a server's latest.")] = "",
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="A run, or a server: its latest run (of the default).")
+    ] = "",
     to: Annotated[
         str, typer.Option("--to", metavar="KEY|RUN", help="A baseline or one good run (what was launched alike).")
     ] = "",

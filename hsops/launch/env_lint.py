@@ -87,6 +87,7 @@ _LISTS: Mapping[str, tuple[str, ...]] = {
 }
 _SWITCHES = frozenset(
     {f"NCCL_{name}" for name in ("P2P_DISABLE", "SHM_DISABLE", "IB_DISABLE", "RAS_ENABLE", "CHECK_POINTERS")}
+    | {"NCCL_CHECKS_DISABLE", "NCCL_NET_SHARED_BUFFERS", "CUDA_CACHE_DISABLE"}
     | {"NCCL_COMM_BLOCKING", "NCCL_ALLOC_P2P_NET_LL_BUFFERS", "NCCL_DMABUF_ENABLE", "CUDA_LAUNCH_BLOCKING"}
     | {
         "TORCH_NCCL_BLOCKING_WAIT",
@@ -100,6 +101,7 @@ _COUNTS = frozenset(
     | {"NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD", "NCCL_IB_TIMEOUT", "NCCL_IB_RETRY_CNT", "NCCL_IB_GID_INDEX"}
     | {"CUDA_DEVICE_MAX_CONNECTIONS", "TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"}
 )
+_OVERWRITTEN = frozenset({"CUDA_DEVICE_MAX_CONNECTIONS"})
 _INTERFACES = frozenset({"NCCL_SOCKET_IFNAME", "NCCL_OOB_NET_IFNAME"})
 
 
@@ -140,6 +142,8 @@ def warnings(env: Mapping[str, str]) -> Iterator[str]:
     for (name, value), said in _COSTS.items():
         if env.get(name) == value:
             yield f"env {name}={value}: {said}"
+    for name in sorted(_OVERWRITTEN & env.keys()):
+        yield f"env {name}: without effect: SGLang sets it itself (0.5.4 - 0.5.23, entrypoints/engine.py)"
     if "NCCL_DEBUG_FILE" in env and env.get("NCCL_DEBUG", "").upper() in ("INFO", "TRACE"):
         yield "env NCCL_DEBUG_FILE: NCCL's own words do not reach the server's log; hsops diagnose reads only that"
 
@@ -207,6 +211,36 @@ def _channels(env: Mapping[str, str], profile: Mapping[str, str]) -> str:
     return ""
 
 
+def _ctas(env: Mapping[str, str], profile: Mapping[str, str]) -> str:
+    least, most = ({**profile, **env}.get(f"NCCL_{which}_CTAS", "") for which in ("MIN", "MAX"))
+    if _WHOLE.match(least) and _WHOLE.match(most) and int(least) > int(most):
+        return f"NCCL_MIN_CTAS, {least}, is more than NCCL_MAX_CTAS, {most}"
+    return ""
+
+
+def _fabric(env: Mapping[str, str], _profile: Mapping[str, str]) -> str:
+    off = env.get("NCCL_IB_DISABLE") == "1"
+    return "without effect beside NCCL_IB_DISABLE=1; keep one" if off else ""
+
+
+def _nvls(env: Mapping[str, str], profile: Mapping[str, str]) -> str:
+    both = {**profile, **env}
+    only = both.get("NCCL_ALGO", "").upper() in ("NVLS", "NVLSTREE")
+    return "NCCL_NVLS_ENABLE=0 leaves no algorithm of it" if only and both.get("NCCL_NVLS_ENABLE") == "0" else ""
+
+
+def _shared_memory(env: Mapping[str, str], profile: Mapping[str, str]) -> str:
+    both = {**profile, **env}
+    if both.get("NCCL_P2P_DISABLE") != "1" or both.get("NCCL_SHM_DISABLE") != "1":
+        return ""
+    return "with NCCL_P2P_DISABLE=1 the GPUs of one box can only talk through network sockets; keep one"
+
+
+def _dump(env: Mapping[str, str], _profile: Mapping[str, str]) -> str:
+    none = env.get("TORCH_NCCL_DUMP_ON_TIMEOUT") == "1" and env.get("TORCH_NCCL_TRACE_BUFFER_SIZE") == "0"
+    return "with TORCH_NCCL_TRACE_BUFFER_SIZE=0 there is nothing to dump" if none else ""
+
+
 def _p2p(env: Mapping[str, str], _profile: Mapping[str, str]) -> str:
     return "contradicts NCCL_P2P_DISABLE=1, which is stronger; keep one" if env.get("NCCL_P2P_DISABLE") == "1" else ""
 
@@ -222,6 +256,13 @@ def _waits(env: Mapping[str, str], _profile: Mapping[str, str]) -> str:
 _PAIRS: Mapping[str, Callable[[Mapping[str, str], Mapping[str, str]], str]] = {
     "NCCL_MIN_NCHANNELS": _channels,
     "NCCL_MAX_NCHANNELS": _channels,
+    "NCCL_MIN_CTAS": _ctas,
+    "NCCL_MAX_CTAS": _ctas,
+    "NCCL_IB_HCA": _fabric,
+    "NCCL_IB_GID_INDEX": _fabric,
+    "NCCL_ALGO": _nvls,
+    "NCCL_SHM_DISABLE": _shared_memory,
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": _dump,
     "NCCL_P2P_LEVEL": _p2p,
     "TORCH_NCCL_BLOCKING_WAIT": _waits,
 }
@@ -230,5 +271,9 @@ _COSTS: Mapping[tuple[str, str], str] = {
     ("NCCL_RAS_ENABLE", "0"): "NCCL cannot be asked which rank is behind when it hangs",
     ("TORCH_NCCL_ENABLE_MONITORING", "0"): "torch does not end a server whose collective hangs",
     ("PYTHONUNBUFFERED", ""): "lines stay in buffers, so a hang looks earlier than it is",
+    ("TORCH_NCCL_TRACE_BUFFER_SIZE", "0"): "torch keeps no record of collectives, which tells the rank that is behind",
+    ("TORCH_NCCL_BLOCKING_WAIT", "1"): "the CPU waits for every collective; nothing overlaps",
+    ("NCCL_DEBUG", "NONE"): "NCCL's errors do not reach the log",
+    ("NCCL_CHECKS_DISABLE", "1"): "a wrong argument ends in a hang instead of an error",
     ("NCCL_DEBUG", "TRACE"): "the log grows by a line a collective",
 }

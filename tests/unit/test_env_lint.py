@@ -61,6 +61,8 @@ def test_what_cannot_be_meant(name: str, value: str, words: str) -> None:
         {"CUDA_VISIBLE_DEVICES": "GPU-1a, GPU-2b"},
         {"NCCL_SOMETHING_OF_NEXT_YEAR": "1", "SGLANG_HS_WRITERS": "2", "MY_OWN": "x", "CUDA_HOME": "/usr/local/cuda"},
         {"TORCH_NCCL_BLOCKING_WAIT": "1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"},
+        {"NCCL_ALGO": "Ring,NVLS", "NCCL_NVLS_ENABLE": "0", "NCCL_SHM_DISABLE": "1", "NCCL_MIN_CTAS": "4"},
+        {"NCCL_IB_DISABLE": "0", "NCCL_IB_HCA": "mlx5", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"},
     ],
 )
 def test_what_is_fine(env: dict[str, str]) -> None:
@@ -74,6 +76,11 @@ def test_what_is_fine(env: dict[str, str]) -> None:
         ({"NCCL_P2P_DISABLE": "1", "NCCL_P2P_LEVEL": "SYS"}, {}, "NCCL_P2P_LEVEL"),
         ({"NCCL_MAX_NCHANNELS": "4"}, {"NCCL_MIN_NCHANNELS": "8"}, "NCCL_MAX_NCHANNELS"),
         ({"TORCH_NCCL_BLOCKING_WAIT": "1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3"}, {}, "TORCH_NCCL_BLOCKING_WAIT"),
+        ({"NCCL_MIN_CTAS": "16"}, {"NCCL_MAX_CTAS": "8"}, "NCCL_MIN_CTAS"),
+        ({"NCCL_IB_DISABLE": "1", "NCCL_IB_HCA": "mlx5_0"}, {}, "NCCL_IB_HCA"),
+        ({"NCCL_ALGO": "NVLS"}, {"NCCL_NVLS_ENABLE": "0"}, "NCCL_ALGO"),
+        ({"NCCL_SHM_DISABLE": "1"}, {"NCCL_P2P_DISABLE": "1"}, "NCCL_SHM_DISABLE"),
+        ({"TORCH_NCCL_DUMP_ON_TIMEOUT": "1", "TORCH_NCCL_TRACE_BUFFER_SIZE": "0"}, {}, "TORCH_NCCL_DUMP_ON_TIMEOUT"),
     ],
 )
 def test_pairs(env: dict[str, str], profile: dict[str, str], name: str) -> None:
@@ -102,6 +109,10 @@ def test_a_host_that_nobody_asked_is_not_judged() -> None:
         ({"PYTHONUNBUFFERED": ""}, "buffers"),
         ({"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": "/tmp/x"}, "do not reach the server's log"),
         ({"NCCL_DEBUG": "INFO"}, ""),
+        ({"NCCL_DEBUG": "NONE"}, "do not reach the log"),
+        ({"NCCL_CHECKS_DISABLE": "1"}, "hang instead of an error"),
+        ({"TORCH_NCCL_TRACE_BUFFER_SIZE": "0"}, "no record of collectives"),
+        ({"CUDA_DEVICE_MAX_CONNECTIONS": "32"}, "SGLang sets it itself"),
     ],
 )
 def test_what_costs_or_hides(env: dict[str, str], words: str) -> None:
