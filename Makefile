@@ -5,7 +5,7 @@ BIN  := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 BESIDE := -n 2 --dist loadfile# tests that wait more than they work; a file's tests share what it has started
 
-.PHONY: setup demo test unit integration lock-race cut e2e matrix stalls crash deaths deploy-releases flags lint bench fidelity docs models-table gpu-bundle gpu constraints clean
+.PHONY: setup demo test unit integration lock-race cut e2e matrix stalls crash deaths deploy-releases flags trainers lint bench fidelity docs models-table gpu-bundle gpu constraints clean
 
 setup: $(VENV)/.ready ## the virtual environment and the system packages that the tests need
 
@@ -55,6 +55,9 @@ deploy-releases: setup ## deploy and revert on the wheel of every release: minut
 flags: setup ## what hsops reads of SGLang's command line against its own parser, every release: ten minutes
 	HSOPS_MATRIX="$(or $(VERSIONS),all)" $(BIN)/python -m pytest -s tests/matrix/test_flags.py
 
+trainers: setup ## SpecForge's and speculators' own readers on an export, one training step on each: minutes, 500 MB
+	HSOPS_TRAINERS=1 $(BIN)/python -m pytest tests/trainers
+
 lint: setup
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/ruff check --quiet .
@@ -62,7 +65,7 @@ lint: setup
 	$(BIN)/lint-imports
 
 bench: setup ## ratios against scp, rsync and others, in one run
-	$(BIN)/python -m benchmarks fetch deploy
+	$(BIN)/python -m benchmarks fetch deploy export
 
 fidelity: setup ## a thousand prompts on real servers, row by row: half an hour
 	$(BIN)/python -m benchmarks fidelity

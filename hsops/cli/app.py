@@ -16,6 +16,7 @@ from hsops.cli import (
     deploy,
     diagnose,
     doctor,
+    export,
     extract,
     fetch,
     lab,
@@ -56,6 +57,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "extract": extract.extract,
     "fetch": fetch.fetch,
     "verify": verify.verify,
+    "export": export.export,
     "run": playbook.run,
     "demo": demo.demo,
 }

@@ -39,13 +39,31 @@ def read_header(path: Path) -> dict[str, Tensor]:
         BadDataError: it is no safetensors file, or not a strict one.
         OSError: it cannot be read.
     """
+    text, data_bytes = _read(path)
+    return parse_header(text, data_bytes)
+
+
+def read_metadata(path: Path) -> dict[str, str]:
+    """What a file says of itself, text by text; empty when it says nothing, or nothing that can be read.
+
+    Raises:
+        BadDataError: it is no safetensors file.
+        OSError: it cannot be read.
+    """
+    try:
+        found = json.loads(_read(path)[0]).get("__metadata__")
+    except (ValueError, RecursionError, AttributeError):
+        return {}
+    return {str(k): v for k, v in found.items() if isinstance(v, str)} if isinstance(found, dict) else {}
+
+
+def _read(path: Path) -> tuple[bytes, int]:
     with path.open("rb") as file:
         size = path.stat().st_size
         length = int.from_bytes(file.read(8), "little")
         if size < 8 or length > min(LARGEST_HEADER, size - 8):
             raise BadDataError("no safetensors header")
-        text = file.read(length)
-    return parse_header(text, size - 8 - length)
+        return file.read(length), size - 8 - length
 
 
 def parse_header(text: bytes, data_bytes: int) -> dict[str, Tensor]:

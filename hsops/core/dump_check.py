@@ -13,6 +13,7 @@ from hsops.core.checksum import matches
 from hsops.core.container import Tensor, read_header
 from hsops.core.dumps import Sample, token_hash
 from hsops.core.errors import BadDataError
+from hsops.core.prompts import LARGEST_TOKEN
 from hsops.core.values import LAYOUTS, Oddity, look, read_tokens
 
 LAST = "last_hidden_states"
@@ -111,6 +112,8 @@ def _content(
     held = read_tokens(path, tensors["token_ids"])
     if sample.token_hash and token_hash(held) != sample.token_hash:
         faults.append(("token-ids", "not those that the manifest's hash is of"))
+    if foreign := _foreign(held):
+        faults.append(("token-ids", foreign))
     if tokens is not None and held != tokens:
         faults.append(("token-ids", f"{len(held) // 8} token ids; {_first_difference(held, tokens)}"))
     states = look(path, tensors["hidden_states"])
@@ -141,6 +144,13 @@ def _layout(tensors: dict[str, Tensor], sample: Sample) -> list[tuple[str, str]]
     if not faults and sample.dtype not in LAYOUTS:
         faults.append(("container", f"dtype {sample.dtype} cannot be checked for NaN; known are {', '.join(LAYOUTS)}"))
     return faults
+
+
+def _foreign(held: bytes) -> str:
+    """A model's padding of images is hashes, which are no token ids."""
+    ids = np.frombuffer(held, "<i8")
+    bad = np.flatnonzero((ids < 0) | (ids > LARGEST_TOKEN))
+    return f"{len(bad):,} that no vocabulary has, the first at {bad[0]}: {ids[bad[0]]}" if len(bad) else ""
 
 
 def _first_difference(held: bytes, wanted: bytes) -> str:

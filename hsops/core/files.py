@@ -1,14 +1,19 @@
-"""Files that somebody else made: opened without ever waiting for one that is none."""
+"""Local files and folders: read without waiting for what is none, locked, made durable."""
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from hsops.core.errors import BadDataError
+from hsops.core.errors import BadDataError, LockedError, UsageError
 
+_NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)  # Lustre without -o flock: go on, as every tool does there
 _KINDS = (
     (stat.S_ISFIFO, "a pipe"),
     (stat.S_ISDIR, "a folder"),
@@ -37,6 +42,61 @@ def open_file(path: Path, *, fix: str = "") -> BinaryIO:
     except BaseException:
         os.close(handle)
         raise
+
+
+@contextmanager
+def locked_folder(path: Path, busy: str) -> Iterator[None]:
+    """A folder, made when missing, for this process alone.
+
+    Args:
+        path: the folder.
+        busy: what to say when another process has it; the path is added.
+
+    Raises:
+        UsageError: it cannot be a folder.
+        LockedError: another process has it.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be used as a folder: {error.strerror}", fix="--to DIR") from None
+    try:
+        _lock(handle, f"{busy} {path}")
+        yield
+    finally:
+        os.close(handle)
+
+
+def sync_file(path: Path) -> None:
+    """Make a file's content durable. Raises OSError."""
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def sync_folder(path: Path) -> None:
+    """Make the names in a folder durable. Raises OSError."""
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # SMB and some FUSE file systems sync no folders
+            raise
+    finally:
+        os.close(handle)
+
+
+def _lock(handle: int, busy: str) -> None:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel lets go of it whatever happens to us
+    except BlockingIOError:
+        raise LockedError(busy, fix="wait for it, or choose another --to DIR") from None
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
 
 
 def _demand_file(path: Path, mode: int, fix: str) -> None:

@@ -36,12 +36,14 @@ class Prompt:
         line: in the file, from 1.
         tokens: ``token_bytes`` of the token ids; empty while only ``text`` is known.
         text: to be tokenised by the server; empty when ``tokens`` are given.
+        mask: ``loss_mask``, one byte a token, 0 or 1: what a drafter learns from. Empty when none is given.
     """
 
     id: str
     line: int
     tokens: bytes
     text: str = ""
+    mask: bytes = b""
 
     @property
     def count(self) -> int:
@@ -118,9 +120,10 @@ class _Reader:
             return None
         id_ = self._id(number, text, value)
         body = self._body(number, text, value)
+        mask = self._mask(number, text, value) if "loss_mask" in value else b""
         if len(self.faults) > before or body is None or id_ is None:
             return None
-        return Prompt(id_, number, *body)
+        return Prompt(id_, number, *body, mask)
 
     def _json(self, number: int, text: str) -> dict[str, Any] | None:
         twice: list[str] = []
@@ -200,6 +203,22 @@ class _Reader:
         message = f"expected a token id, got {_shown(ids[bad[0]])}{more}"
         self._fault(number, column(text, "input_ids", bad[0]), where, message)
         return None
+
+    def _mask(self, number: int, text: str, value: dict[str, Any]) -> bytes:
+        mask, ids = value["loss_mask"], value.get("input_ids")
+        if not isinstance(mask, list) or not mask:
+            message = "empty" if mask == [] else f"expected a list of 0 and 1, got {_shown(mask)}"
+            self._fault(number, column(text, "loss_mask"), "loss_mask", message)
+        elif bad := [i for i, item in enumerate(mask) if type(item) is not int or item not in (0, 1)]:
+            where = f"loss_mask[{bad[0]}]"
+            message = f"expected 0 or 1, got {_shown(mask[bad[0]])}"
+            self._fault(number, column(text, "loss_mask", bad[0]), where, message)
+        elif isinstance(ids, list) and len(ids) != len(mask):
+            message = f"{len(mask):,} of them for {len(ids):,} input_ids"
+            self._fault(number, column(text, "loss_mask"), "loss_mask", message)
+        else:
+            return bytes(mask)
+        return b""
 
     def _missing(self, number: int, text: str, value: dict[str, Any], key: str) -> None:
         close = get_close_matches(key, [k for k in value if k not in ("id", *_BODIES)], n=1, cutoff=0.6)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import json
 import os
 import re
@@ -13,12 +11,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from hsops.core.dumps import MANIFEST, SUFFIX, Sample, parse_sample
-from hsops.core.errors import BadDataError, LockedError, SpaceError, UsageError
-from hsops.core.files import open_file
+from hsops.core.errors import BadDataError, SpaceError
+from hsops.core.files import locked_folder, open_file, sync_file, sync_folder
 from hsops.fetch.plan import Held, Stamp, part_name
 
 _PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*" + re.escape(SUFFIX) + r"\.([0-9a-f]{16}|[0-9a-f]{8})\.part\Z")
-_NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)  # Lustre without -o flock: go on, as every tool does there
 _STAMP = "local"  # the key that a local manifest line has besides the host's
 
 
@@ -94,7 +91,7 @@ class Folder:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(self.path / MANIFEST)
-        self._sync()
+        sync_folder(self.path)
 
     def commit(self, samples: Sequence[Sample], lines: Mapping[str, str]) -> None:
         """Make whole part files durable dumps, then the manifest's lines for them.
@@ -107,10 +104,10 @@ class Folder:
             lines: the host's manifest line by id.
         """
         for sample in samples:
-            _sync_file(self.part(sample))
+            sync_file(self.part(sample))
         for sample in samples:
             self.part(sample).replace(self.file(sample))
-        self._sync()
+        sync_folder(self.path)
         self.adopt(samples, lines)
 
     def adopt(self, samples: Sequence[Sample], lines: Mapping[str, str]) -> None:
@@ -143,16 +140,6 @@ class Folder:
                 self._lines[entry.sample.id] = line
         return held, untidy
 
-    def _sync(self) -> None:
-        handle = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(handle)
-        except OSError as error:
-            if error.errno != errno.EINVAL:  # SMB and some FUSE file systems sync no folders
-                raise
-        finally:
-            os.close(handle)
-
 
 @contextmanager
 def open_folder(path: Path) -> Iterator[Folder]:
@@ -162,16 +149,8 @@ def open_folder(path: Path) -> Iterator[Folder]:
         UsageError: it cannot be a folder.
         LockedError: another fetch writes there.
     """
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be used as a folder: {error.strerror}", fix="--to DIR") from None
-    try:
-        _lock(handle, path)
+    with locked_folder(path, "another fetch writes to"):
         yield Folder(path)
-    finally:
-        os.close(handle)
 
 
 def stamp_of(file: Path | os.DirEntry[str]) -> Stamp:
@@ -194,16 +173,6 @@ def check_space(folder: Folder, needed: int) -> None:
         )
 
 
-def _lock(handle: int, path: Path) -> None:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel lets go of it whatever happens to us
-    except BlockingIOError:
-        raise LockedError(f"another fetch writes to {path}", fix="wait for it, or choose another --to DIR") from None
-    except OSError as error:
-        if error.errno not in _NO_LOCKS:
-            raise
-
-
 def _held(line: str) -> Held | None:
     try:
         sample = parse_sample(line)
@@ -214,11 +183,3 @@ def _held(line: str) -> Held | None:
         return Held(sample, Stamp(**raw))
     except TypeError:  # no stamp, or not ours: the file will be checked
         return Held(sample, None)
-
-
-def _sync_file(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

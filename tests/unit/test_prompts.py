@@ -31,9 +31,9 @@ def faults(tmp_path: Path, content: str | bytes) -> list[tuple[int, int, str]]:
 
 def test_prompts_keep_order_lines_and_tokens(tmp_path: Path) -> None:
     """Blank lines and foreign columns are passed over; Windows line ends are no fault."""
-    content = '{"id": "a", "input_ids": [1, 2], "loss_mask": [0, 1]}\r\n\n{"text": "hi", "id": "b"}'
+    content = '{"id": "a", "input_ids": [1, 2], "loss_mask": [0, 1], "x": 1}\r\n\n{"text": "hi", "id": "b"}'
 
-    assert read(tmp_path, content) == (Prompt("a", 1, token_bytes([1, 2])), Prompt("b", 3, b"", "hi"))
+    assert read(tmp_path, content) == (Prompt("a", 1, token_bytes([1, 2]), mask=b"\0\1"), Prompt("b", 3, b"", "hi"))
 
 
 @pytest.mark.parametrize(
