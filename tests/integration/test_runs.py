@@ -119,7 +119,7 @@ def test_death_of_a_rank_is_noticed_at_once(agent: Agent) -> None:
 
 def test_a_rank_that_died_before_its_title_was_read(agent: Agent) -> None:
     """It is the one that the others are not; with two of them unknown it is a scheduler. Either ends a launch."""
-    known = start(agent, "gone=3", "rank=0", "sleep")
+    known = start(agent, "rank=0", "gone=3", "sleep")
     unknown = start(agent, "gone=3", "sleep", server="other")
 
     first = until(agent, known, lambda r: r.dead is not None).dead

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from hsops.lab.shims import hooks, imitate, version
+from hsops.lab.shims import deaths, hooks, imitate, version
 from hsops.lab.shims.faults import FAULTS, _trickle
 from hsops.lab.shims.standins import Finder, Kernel, wanted
 
@@ -138,3 +139,26 @@ def test_a_slow_load_reads_all_the_time(tmp_path: Path) -> None:
 
     assert 2 <= len(read) <= 6
     assert read[:2] == [65_536, 34_464]
+
+
+@pytest.mark.parametrize(
+    "line,dies",
+    [
+        ("[2026-11-30 10:00:00 TP1] Load weight end. avail mem=1", True),
+        ("[2026-11-30 10:00:00] Load weight end.", True),
+        ("Load weight end.", True),
+        ("[2026-11-30 10:00:00 TP0] Load weight end.", False),
+        ("[2026-11-30 10:00:00 TP1] About: Load weight end", False),
+    ],
+)
+def test_a_rank_dies_at_its_own_line_or_one_of_the_main_process(line: str, dies: bool) -> None:
+    """Not at another rank's, nor at one that only speaks of it."""
+    log = f"[2026-11-30 09:59:59 TP1] Load weight begin.\n{line}\n"
+
+    assert bool(re.search(deaths.pattern_of("TP1", r"Load weight end\b"), log)) is dies
+
+
+def test_no_death_is_planted_unless_asked_for() -> None:
+    """The variable names the rank, the way and the line."""
+    assert list(deaths.patches("")) == []
+    assert [module for module, _ in deaths.patches("TP1 raise Load weight begin")] == [deaths.SCHEDULER]

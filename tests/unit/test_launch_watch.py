@@ -17,6 +17,7 @@ from hsops.launch.events import CaptureSaid, MilestoneReached, StageDone, Waitin
 from hsops.launch.explain import doing
 from hsops.launch.health import ANSWERS, REFUSED, STABLE, STARTING, UP, Probe
 from hsops.launch.matrix import matrix
+from hsops.launch.wait import _died
 from hsops.launch.watch import Answering, CaptureRefused, Died, Silent, Watch
 from hsops.render.launch import run_lines
 
@@ -137,6 +138,28 @@ def test_death_of_a_rank() -> None:
     assert isinstance(later, Died) and later.who == "TP1"
     assert later.exit and later.exit.signal == "SIGKILL"
     assert later.summary.cause and later.summary.cause.id == "scheduler-exception"
+
+
+@pytest.mark.parametrize(
+    "end,message",
+    [
+        ({"code": 1, "signal": ""}, "tiny failed: RuntimeError: the first line of it"),
+        ({"code": 3, "signal": ""}, "TP1 of tiny ended: exit 3"),
+        ({}, "TP1 of tiny was killed by SIGKILL"),
+    ],
+)
+def test_a_bare_traceback_is_the_cause_of_an_end_by_an_exception(end: dict[str, Any], message: str) -> None:
+    """Python exits 1 after it; beside another end it is what the others said."""
+    log = b'Process scheduler_TP1:\nTraceback (most recent call last):\n  File "a.py", line 3, in f\n    g()\n'
+    watch = a_watch()
+    feed(watch, log + b"RuntimeError: the first line of it\nand a second one\n")
+    ranks = {"TP0": None, "TP1": an_exit(STARTED + 9, **end)}
+    list(watch.take({"kind": "run", "run": a_run(ranks=ranks), "utc_offset": 0.0, "now": STARTED + 9}, 2.0))
+
+    died = watch.judge(9.0)
+
+    assert isinstance(died, Died)
+    assert _died(watch.run, died, "lab").message == message
 
 
 def test_end_of_the_stream_is_the_end() -> None:
