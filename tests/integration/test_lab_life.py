@@ -84,7 +84,8 @@ def test_a_fault_is_armed_and_disarmed_without_touching_sglang(made: Lab) -> Non
 
 def armed(made: Lab) -> list[str]:
     """The modules that an interpreter of the lab will break on import."""
-    show = "from hsops_lab_shims import hooks; print(*[m for m, p in hooks._waiting.items() if 'spin' in str(p)])"
+    of_faults = "any(patch.__module__ == 'hsops_lab_shims.faults' for patch in patches)"
+    show = f"from hsops_lab_shims import hooks; print(*[m for m, patches in hooks._waiting.items() if {of_faults}])"
     return answer(made, f"'{made.layout.python}' -I -c \"{show}\"").split()
 
 
