@@ -20,7 +20,7 @@ import pytest
 
 from hsops.core.command import Command
 from hsops.core.deadline import Deadline
-from hsops.core.errors import AgentError, HostKeyError, RemoteError
+from hsops.core.errors import AgentError, AgentKilledError, HostKeyError, RemoteError
 from hsops.core.inventory import HostSpec
 from hsops.remote.agent import Agent
 from hsops.remote.connect import connect
@@ -370,7 +370,7 @@ def test_a_wrong_interpreter_is_named_for_what_it_is(
         Agent(host, python=python, state_dir=str(tmp_path / "state")).call("hello")
 
     assert caught.value.message == message.format(python=python)
-    assert type(caught.value) is RemoteError
+    assert type(caught.value) is (AgentKilledError if "signal" in message else RemoteError)
 
 
 @pytest.mark.parametrize(
