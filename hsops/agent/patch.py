@@ -23,6 +23,8 @@ from hsops.agent.patch_site import Site
 from hsops.agent.patch_store import Store, interrupted, patches_folder, stores
 from hsops.agent.protocol import Refusal, emit
 
+_LARGEST = 128 << 20  # bytes of the files that one patch changes: all of them are looked at
+
 
 def inspect(params: dict[str, Any]) -> dict[str, Any]:
     """How patches stand here.
@@ -59,7 +61,10 @@ def inspect(params: dict[str, Any]) -> dict[str, Any]:
                 for name in params["patches"]
             },
             "places": {name: places(params["state_dir"], name) for name in params["patches"]},
-            "files": {path: _told(site, path, known, marked.get(path, "")) for path in patch_plan.wanted(site, read)},
+            "files": {
+                path: _told(site, path, known, marked.get(path, ""))
+                for path in _small(site, patch_plan.wanted(site, read))
+            },
             "flags": facts.flags(sglang["site"] or "", params.get("flags", [])),
             "owners": owners(params["state_dir"], site),
             "root": site.root,
@@ -215,6 +220,21 @@ def _recover(state_dir: str, site: Site) -> None:
     for name, store in [*stores(state_dir, site).items(), *interrupted(state_dir)]:
         if recovered := store.recover():
             emit("recovered", patch=name, **recovered)
+
+
+def _small(site: Site, paths: list[str]) -> list[str]:
+    """``paths``, when all of them together may travel to the client and back.
+
+    Raises:
+        Refusal: ``file-too-large``.
+    """
+    sizes = {path: os.path.getsize(full) for path in paths if os.path.isfile(full := site.path(path))}
+    if sum(sizes.values()) > _LARGEST:
+        path, most = max(sizes, key=lambda name: sizes[name]), _LARGEST >> 20
+        held = f"{path} has {sizes[path] >> 20} MiB"
+        said = f"{held}: the files that a patch changes have at most {most} MiB together"
+        raise Refusal("file-too-large", said, path=path)
+    return paths
 
 
 def _marked(params: dict[str, Any], records: dict[str, Any]) -> dict[str, str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import os
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from hsops.agent.patch_site import Site, sha256
@@ -45,12 +47,30 @@ def check(edits: list[Edit], site: Site) -> None:
     """Every path is allowed and every file is as the client saw it.
 
     Raises:
-        Refusal: ``escapes-root``, ``changed-meanwhile``.
+        Refusal: ``escapes-root``, ``changed-meanwhile``; ``not-a-file``: a file stands where a folder is to be, or a
+            link is to be removed; ``same-file``: a link leads from one path to another.
     """
+    files: dict[str, str] = {}
+    made = {edit.path for edit in edits if edit.content is not None}
     for edit in edits:
+        _check_place(edit, site, made)
+        other = files.setdefault(site.path(edit.path), edit.path)
+        if other != edit.path:
+            raise Refusal("same-file", f"{other} and {edit.path} are one file, by a link", path=edit.path)
         data = site.read(edit.path)
         if (None if data is None else sha256(data)) != edit.before:
             raise Refusal("changed-meanwhile", f"{edit.path} changed since it was looked at", path=edit.path)
+
+
+def _check_place(edit: Edit, site: Site, made: set[str]) -> None:
+    for folder in accumulate(edit.path.split("/")[:-1], "{}/{}".format):
+        full = site.path(folder)
+        if folder in made or (os.path.exists(full) and not os.path.isdir(full)):
+            said = f"{folder} is a file, and {edit.path} would need a folder there"
+            raise Refusal("not-a-file", said, path=folder)
+    if edit.content is None and os.path.islink(os.path.join(site.root, edit.path)):
+        said = f"{edit.path} is a link: to remove it would remove the file it leads to"
+        raise Refusal("not-a-file", said, path=edit.path)
 
 
 def unexpected(expect: dict[str, Any], record: dict[str, Any] | None, site: Site, version: str | None) -> list[str]:

@@ -84,7 +84,7 @@ class Site:
         """Make the file be what was staged, or remove it when ``state`` is None; returns the folder to ``sync``."""
         path = self.path(relative)
         if state is None:
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 os.unlink(path)
         else:
             _rename(path)
@@ -92,7 +92,7 @@ class Site:
 
     def sweep(self, relative: str) -> None:
         """Remove what ``stage`` wrote and ``place`` did not take."""
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             os.unlink(_temporary(self.path(relative)))
 
     def match(self, pattern: str) -> list[str]:

@@ -226,7 +226,7 @@ class Store:
 
     def _sync(self, folders: Iterable[str]) -> None:
         for folder in sorted(folders):
-            with contextlib.suppress(FileNotFoundError):  # nothing was there to remove
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # nothing was there to remove
                 sync_folder(folder)
 
     def _holds(self, digest: str) -> bool:

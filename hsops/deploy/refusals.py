@@ -45,6 +45,11 @@ _MEANING = {
         "set patches.<name>.root to another folder",
     ),
     "too-large": ("a script works on a copy of its files", "set patches.<name>.root to a folder nearer to them"),
+    "file-too-large": (
+        "all of them travel to the client and back",
+        "leave it out of the patch",
+    ),
+    "same-file": ("it would be written twice", "name it once, by its real path"),
     "script-failed": ("nothing was changed: it ran on a copy", "correct the script, then hsops deploy again"),
     "script-touched": (
         "nothing was changed: it ran on a copy",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from hsops.core.errors import ConfigError, Fault
 from hsops.core.texts import a_relative_path
@@ -16,6 +17,9 @@ from hsops.deploy.diffs import FileDiff, Hunk
 _HUNK = re.compile(rb"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
 _ESCAPES = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b'"': b'"', b"\\": b"\\", b"a": b"\a", b"b": b"\b", b"f": b"\f"}
 _NULL = "/dev/null"
+_STAMP = re.compile(rb"\t(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?:\.0+)? ([+-]\d{4})$")
+_ONLY = re.compile(rb"Only in .+: (.+)")
+_BINARY = "a binary file: a diff cannot hold it strictly; use a patch of kind files"
 
 
 @dataclass
@@ -27,6 +31,7 @@ class _Head:
     new: str | None = None
     named: bool = False
     mode: int | None = None
+    epoch: tuple[bool, bool] = (False, False)
     words: dict[str, str] = field(default_factory=dict)
     hunks: list[Hunk] = field(default_factory=list)
 
@@ -51,6 +56,7 @@ class _Parser:
         if self.lines[-1] == b"":
             self.lines.pop()
         self.file, self.strip, self.at = file, strip, 0
+        self.git = any(line.startswith(b"diff --git ") for line in self.lines)
         self.heads: list[_Head] = []
         self.faults: list[Fault] = []
 
@@ -84,14 +90,26 @@ class _Parser:
             head.named, head.line = True, number
             head.old = self._name(line[4:], number)
             self.at += 1
-            head.new = self._name(self._line().rstrip(b"\r")[4:], number + 1)
+            new = self._line().rstrip(b"\r")
+            head.new = self._name(new[4:], number + 1)
+            head.epoch = (_is_epoch(line), _is_epoch(new))
         elif self.heads and "git" in self.heads[-1].words and not self.heads[-1].named:
             self._git(self.heads[-1], line, number)
+        elif not self.git:
+            self._remark(line, number)
+
+    def _remark(self, line: bytes, number: int) -> None:
+        """What ``diff -r`` says of files that it does not show: left out, they would be missing without a word."""
+        if line.startswith(b"Binary files ") and line.endswith(b" differ"):
+            self._fault(number, _BINARY)
+        elif (only := _ONLY.fullmatch(line)) and only[1] != b"__pycache__" and not only[1].endswith(b".pyc"):
+            name = only[1].decode("utf-8", "backslashreplace")
+            self._fault(number, f"{name} is on one side only: make the diff with -N, or take this line out")
 
     def _git(self, head: _Head, line: bytes, number: int) -> None:
         text = line.decode("utf-8", "surrogateescape")
         if line.startswith((b"Binary files ", b"GIT binary patch")):
-            self._fault(number, "a binary file: a diff cannot hold it strictly; use a patch of kind files")
+            self._fault(number, _BINARY)
             head.words["bad"] = ""
         for word in ("new file mode ", "new mode ", "deleted file mode ", "old mode "):
             if text.startswith(word):
@@ -183,6 +201,10 @@ class _Parser:
             return None
         copied = "copy from" in words
         old, new = self._ends(head)
+        if head.epoch[0] and not any(hunk.old for hunk in head.hunks):
+            old = None
+        elif head.epoch[1] and not any(hunk.new for hunk in head.hunks):
+            new = None
         if head.named and old is None and new is None:
             self._fault(head.line, "neither side names a file")
             return None
@@ -247,6 +269,18 @@ class _Parser:
                 if path in first and path != "?":
                     self._fault(diff.line, f"{path} is changed twice, first in line {first[path]}; join the two")
                 first.setdefault(path, diff.line)
+
+
+def _is_epoch(line: bytes) -> bool:
+    """With this time ``diff -N`` marks a side on which there is no file: /dev/null in git's words."""
+    match = _STAMP.search(line)
+    if not match:
+        return False
+    try:
+        told = datetime.strptime(f"{match[1].decode()} {match[2].decode()}", "%Y-%m-%d %H:%M:%S %z")
+    except ValueError:
+        return False
+    return told.timestamp() == 0
 
 
 def _made(number: int, start: int, rows: list[tuple[bytes, bytes]]) -> Hunk:

@@ -276,3 +276,51 @@ def test_a_file_is_patched_from_its_original_while_it_is_ours() -> None:
         (edit,) = edits.of_diff(parts(made(b"original\n", b"new\n")), host).edits
         assert (edit.content, edit.original) == (b"new\n", b"original\n")
         assert edit.before == host.files["x"].sha256  # type: ignore[union-attr]
+
+
+def gnu(old: bytes, new: bytes, stamps: tuple[str, str], name: str = "x") -> bytes:
+    """What ``diff -ruN`` makes of two files."""
+    lines = made(old, new, name=name).split(b"\n", 2)
+    heads = [line + b"\t" + stamp.encode() for line, stamp in zip(lines[:2], stamps, strict=True)]
+    return b"\n".join([b"diff -ruN a/x b/x", *heads, lines[2]])
+
+
+NOW = "2026-11-30 10:00:00.123456789 +0000"
+
+
+@pytest.mark.parametrize(
+    "none", ["1970-01-01 00:00:00.000000000 +0000", "1970-01-01 01:00:00.000000000 +0100", "1969-12-31 16:00:00 -0800"]
+)
+def test_a_side_of_the_epoch_is_no_file(none: str) -> None:
+    """``diff -N`` says so in any time zone; git says /dev/null. An empty file that stays has a time of its own."""
+    (new,), (gone,) = (parse(gnu(*sides), "d", 1) for sides in ((b"", b"1\n", (none, NOW)), (b"1\n", b"", (NOW, none))))
+    (emptied,) = parse(gnu(b"1\n", b"", (NOW, NOW)), "d", 1)
+    (old,) = parse(gnu(b"1\n2\n", b"1\n3\n", (none, NOW)), "d", 1)
+
+    assert [(one.source, one.target) for one in (new, gone, emptied, old)] == [
+        (None, "x"),
+        ("x", None),
+        ("x", "x"),
+        ("x", "x"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "line,fault",
+    [
+        ("Binary files a/x.so and b/x.so differ", "a binary file"),
+        ("Only in b/sglang: new.py", "new.py is on one side only: make the diff with -N"),
+        ("Only in b: with blank.py", "with blank.py is on one side only"),
+        ("Only in b/sglang: __pycache__", ""),
+        ("Only in b/__pycache__: x.cpython-311.pyc", ""),
+    ],
+)
+def test_what_diff_r_does_not_show_is_not_passed_over(line: str, fault: str) -> None:
+    """It would be missing on the host without a word; in a mail above git's diffs such a line is text."""
+    text = gnu(b"1\n", b"2\n", (NOW, NOW)).decode()
+
+    if fault:
+        assert fault in faults(f"{line}\n{text}")[0] and fault in faults(f"{text}{line}\n")[0]
+    else:
+        assert parse(f"{line}\n{text}{line}\n".encode(), "d", 1)
+    assert parse(f"{line}\ndiff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -1 +1 @@\n-1\n+2\n".encode(), "d", 1)
