@@ -51,6 +51,7 @@ def inspect(params: dict[str, Any]) -> dict[str, Any]:
         for name in params["patches"] if params.get("originals") else ():
             originals[name] = patch_plan.originals(found[name]) if name in found else {}
             read += originals[name]
+        wanted = _small(site, patch_plan.wanted(site, read))
         return {
             "sglang": sglang,
             "patches": {
@@ -61,10 +62,7 @@ def inspect(params: dict[str, Any]) -> dict[str, Any]:
                 for name in params["patches"]
             },
             "places": {name: places(params["state_dir"], name) for name in params["patches"]},
-            "files": {
-                path: _told(site, path, known, marked.get(path, ""))
-                for path in _small(site, patch_plan.wanted(site, read))
-            },
+            "files": {path: _told(site, path, known, marked.get(path, "")) for path in wanted},
             "flags": facts.flags(sglang["site"] or "", params.get("flags", [])),
             "owners": owners(params["state_dir"], site),
             "root": site.root,
