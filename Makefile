@@ -5,7 +5,7 @@ BIN  := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 BESIDE := -n 2 --dist loadfile# tests that wait more than they work; a file's tests share what it has started
 
-.PHONY: setup demo test unit integration lock-race cut e2e matrix stalls crash deaths deploy-releases flags trainers lint bench fidelity docs models-table gpu-bundle gpu constraints clean
+.PHONY: setup demo test unit integration lock-race cut cycles e2e matrix stalls crash deaths deploy-releases flags trainers lint bench fidelity docs models-table gpu-bundle gpu constraints clean
 
 setup: $(VENV)/.ready ## the virtual environment and the system packages that the tests need
 
@@ -33,6 +33,9 @@ lock-race: setup ## two deploys at once over SSH, fifty times: never both inside
 
 cut: setup ## the network is away for a minute during launch and logs -f: no byte lost or doubled
 	HSOPS_CUT_S=$(or $(SECONDS_AWAY),60) $(BIN)/python -m pytest -s tests/integration/test_lost_network.py
+
+cycles: setup ## a server with ranks, ports and shared memory started and stopped a hundred times: nothing is left
+	HSOPS_CYCLES=$(or $(ROUNDS),100) $(BIN)/python -m pytest -s tests/integration/test_cycles.py
 
 e2e: setup ## real SGLang in the lab
 	$(BIN)/python -m pytest tests/e2e

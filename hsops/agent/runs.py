@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from hsops.agent import audit, claims, facts, lock, patch_store, procs
+from hsops.agent import audit, claims, facts, lock, patch_store, procs, prune
 from hsops.agent.protocol import PROTOCOL, Refusal
 from hsops.agent.rundir import RunDir, all_runs, read_json, runs_folder, write_json
 
@@ -60,6 +60,7 @@ def start(params: "dict[str, Any]") -> "dict[str, Any]":
         held.check()
         run.write("spec.json", spec)
         _launch(run, env)
+        prune.prune(os.path.expanduser(params["state_dir"]))
         told = {"action": "launch", **lock.who(params), "server": params["server"], "run": run.id}
         audit.append(params["state_dir"], {**told, "patches": params["patches"], "outcome": "done"})
         return {"run": run.describe()}
