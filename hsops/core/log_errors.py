@@ -70,6 +70,12 @@ TROUBLES = (
     _row("detokenizer-exception", r"^DetokenizerManager hit an exception", "SGLang 0.5.4-0.5.23"),
     _row("tokenizer-exception", r"^TokenizerManager hit an exception", "SGLang 0.5.4-0.5.23"),
     _row("rank-died", r"Rank \d+ scheduler died during initialization", "SGLang 0.5.12-0.5.23, engine.py", role="echo"),
+    _row(
+        "peer-missing",
+        r"TP rank \d+ could finish the model loading, but there are other ranks that didn't",
+        "SGLang 0.5.4-0.5.23, after loading: the rank that is gone has the cause",
+        role="echo",
+    ),
     _row("child-failed", r"^(Received sigquit from a child|SIGQUIT received)", "SGLang 0.5.4-0.5.23", role="echo"),
     _row(
         "watchdog",

@@ -162,6 +162,22 @@ def test_a_bare_traceback_is_the_cause_of_an_end_by_an_exception(end: dict[str, 
     assert _died(watch.run, died, "lab").message == message
 
 
+def test_a_rank_that_misses_another_is_not_the_cause() -> None:
+    """SGLang 0.5.9 after loading: TP0 raises because TP1 is gone; the headline is TP1."""
+    watch = a_watch()
+    feed(
+        watch,
+        b'[2026-11-29 17:40:48 TP0] Scheduler hit an exception: Traceback (most recent call last):\n  File "a.py"\n'
+        b"ValueError: TP rank 0 could finish the model loading, but there are other ranks that didn't finish.\n",
+    )
+    list(watch.take({"kind": "run", "run": a_run(ranks={"TP0": None, "TP1": an_exit(STARTED + 9)})}, 2.0))
+
+    died = watch.judge(9.0)
+
+    assert isinstance(died, Died)
+    assert _died(watch.run, died, "lab").message == "TP1 of tiny was killed by SIGKILL"
+
+
 def test_end_of_the_stream_is_the_end() -> None:
     """When the run has ended there is nothing to wait for."""
     watch = a_watch()
