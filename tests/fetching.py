@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -108,7 +109,11 @@ def wait_for(true: Callable[[], bool], what: str, patience: float = 60.0) -> Non
 
 def received(here: Place) -> int:
     """Bytes of dumps in the target, whole or not."""
-    return sum(file.stat().st_size for file in here.to.glob("*.safetensors*")) if here.to.exists() else 0
+    total = 0
+    for file in here.to.glob("*.safetensors*"):
+        with suppress(FileNotFoundError):  # a part file gets its name while we look; the next look counts it
+            total += file.stat().st_size
+    return total
 
 
 def kill(process: subprocess.Popen[str]) -> None:
