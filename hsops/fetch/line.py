@@ -9,10 +9,11 @@ from contextlib import contextmanager, suppress
 from typing import Protocol
 
 from hsops.core.deadline import Deadline
-from hsops.core.errors import HsopsError
+from hsops.core.errors import HsopsError, RemoteError
 from hsops.core.events import Emit, Note
 from hsops.core.inventory import Channel
 from hsops.fetch.plan import Transfer
+from hsops.fetch.wire import LostStreamError
 from hsops.remote.agent import Agent
 from hsops.remote.direct import Connection, Direct, NoDirectWayError, opened
 
@@ -24,7 +25,11 @@ class Line(Protocol):
     """A stream that answers requests, in order."""
 
     def ask(self, batch: Sequence[Transfer]) -> None:
-        """One request more. Nothing is asked before the stream has begun."""
+        """One request more. Nothing is asked before the stream has begun.
+
+        Raises:
+            UnreachableError: the stream is lost.
+        """
         ...
 
     def read(self, want: int) -> bytes | memoryview:
@@ -44,12 +49,16 @@ class SshLine:
     """Through a child process, OpenSSH's client; on this machine the agent itself."""
 
     def __init__(self, agent: Agent, source: str) -> None:
+        self._host = agent.host.name
         command, stdin = agent.request("dumps-send", folder=source)
         self._stream = agent.host.bulk(command, stdin=stdin + b"\n", deadline=BULK, talk=True)
         self._pieces = iter(self._stream)
 
     def ask(self, batch: Sequence[Transfer]) -> None:
-        self._stream.send(_request(batch))
+        try:
+            self._stream.send(_request(batch))
+        except RemoteError as error:  # it ended before this request: what it had to say is read like any other end
+            raise LostStreamError(error.message, host=self._host) from None
 
     def read(self, want: int) -> bytes:  # noqa: ARG002 - a pipe gives what it has
         return next(self._pieces, b"")

@@ -1,0 +1,53 @@
+"""fetch.line: how a line over a child process ends."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hsops.agent import frames
+from hsops.core.errors import RemoteError
+from hsops.fetch.folder import open_folder
+from hsops.fetch.line import SshLine
+from hsops.fetch.plan import Transfer
+from hsops.fetch.stream import Hooks, Receiver
+from hsops.fetch.wire import LostStreamError
+from hsops.remote.host import Completed
+from tests.samples import SAMPLE
+
+
+class Dying:
+    """A stream whose command ends between two requests, with a last word."""
+
+    def __init__(self) -> None:
+        self._asked = 0
+
+    def __iter__(self) -> Any:
+        yield frames.MAGIC
+
+    def send(self, data: bytes) -> None:
+        self._asked += 1
+        if self._asked == 2:
+            raise RemoteError("the command has ended", host="h")
+
+    def finish(self) -> Completed:
+        return Completed(-9, b"", b"noise\nKilled by the OOM killer\n")
+
+
+def test_a_sender_that_ends_before_a_request_is_a_lost_stream(tmp_path: Path) -> None:
+    """It is opened again and goes on: what was asked for and did not come is given back."""
+    host = SimpleNamespace(name="h", bulk=lambda *_, **__: Dying())
+    agent: Any = SimpleNamespace(host=host, request=lambda *_, **__: (None, b"{}"))
+    todo = [(Transfer(SAMPLE, 0, "new"),), (Transfer(SAMPLE, 0, "new"),)]
+    hooks = Hooks(lambda _: None, lambda _: None, lambda _: None)
+
+    with open_folder(tmp_path) as folder:
+        receiver = Receiver(SshLine(agent, "/d"), folder, hooks, "h")
+        with pytest.raises(LostStreamError, match="OOM"):
+            receiver.run(lambda: todo.pop() if todo else (), threading.Event())
+
+    assert len(receiver.rest()) == 2
