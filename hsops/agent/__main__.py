@@ -32,6 +32,8 @@ VERBS = {
     "run-list": "runs:list_runs",
     "run-follow": "follow:follow",
     "run-stop": "stop:stop",
+    "orphans": "orphans:orphans",
+    "orphan-stop": "orphans:stop",
     "run-exec": "supervisor:main",
     "probe": "probe:probe",
     "log-read": "logs:read",

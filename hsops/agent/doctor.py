@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from hsops.agent import doctor_gpus, doctor_pci, facts, probe_host, procs
+from hsops.agent import doctor_gpus, doctor_pci, facts, orphans, probe_host, procs
 from hsops.agent.probe_tools import CouldNot, is_root
 from hsops.agent.rundir import all_runs, runs_folder
 
@@ -49,6 +49,7 @@ def doctor(params: "dict[str, Any]") -> "dict[str, Any]":
         "peers": lambda: doctor_gpus.peers(tool),
         "holders": lambda: doctor_gpus.holders(tool),
         "processes": lambda: processes(params),
+        "orphans": lambda: orphans.orphans(params)["orphans"],
         "ports": lambda: {str(s["port"]): procs.listener(int(s["port"])) for s in params["servers"] if s.get("port")},
         **{f"model {model}": lambda model=model: weights(model) for model in models},  # type: ignore[misc]
         **{f"folder {path}": lambda path=path: probe_host.folder(path) for path in folders(params)},  # type: ignore[misc]

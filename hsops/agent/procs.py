@@ -1,12 +1,15 @@
 """Processes as /proc shows them. A process is its pid *and* its start time: the pid alone may be another's by now."""
 
+import contextlib
 import functools
 import os
 import re
 import signal
 from typing import Any, NamedTuple
 
+_LOG = re.compile(r"/runs/(\d{4}-\d{6}-[0-9a-f]{4})/server\.log$")
 MARK = "HSOPS_RUN"  # every process of a run carries it in its environment
+_RUN_ID = re.compile(r"^(\d{4}-\d{6}-[0-9a-f]{4})$")
 _SECRET = re.compile(r"(?i)(--[\w-]*(?:api-key|token|password|secret)[= ])\S+")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _TAGS = re.compile(r"(DP|PP|TP)(\d+)")
@@ -109,9 +112,19 @@ class Snapshot:
         """
         return self._shown.get(run, set()) | self._shown.get(log, set())
 
+    def runs(self) -> "dict[int, str]":
+        """pid -> the run that it shows by its mark or its log, of whatever state folder."""
+        found: dict[int, str] = {}
+        for sign, pids in self._shown.items():
+            if match := _LOG.search(sign) or _RUN_ID.match(sign):
+                found.update(dict.fromkeys(pids, match.group(1)))
+        return found
+
 
 def below(roots: "list[int]", everyone: "dict[int, Proc]") -> "set[int]":
     """All descendants of ``roots``, without them."""
+    if not roots:
+        return set()
     children: dict[int, list[int]] = {}
     for proc in everyone.values():
         children.setdefault(proc.ppid, []).append(proc.pid)
@@ -217,6 +230,32 @@ def listener(port: int) -> "dict[str, Any] | None":
         if name.isdigit() and inodes & _links(int(name)):
             return {"pid": int(name), "command": title(int(name))[:200]}
     return {"pid": None, "command": None}
+
+
+def files(pid: int) -> "set[str]":
+    """Paths that it has mapped or open; none when it may not be looked at."""
+    return {path for path, _ in _mapped(pid)} | _links(pid)
+
+
+def inodes(pid: int, below: str) -> "set[int]":
+    """Inodes of the files that it has mapped or open and whose paths begin with ``below``, or did."""
+    found, folder = {inode for path, inode in _mapped(pid) if path.startswith(below)}, f"/proc/{pid}/fd"
+    try:
+        fds = os.listdir(folder)
+    except OSError:
+        return found
+    for fd in fds:
+        if _link(f"{folder}/{fd}").startswith(below):
+            with contextlib.suppress(OSError):  # closed meanwhile
+                found.add(os.stat(f"{folder}/{fd}").st_ino)
+    return found
+
+
+def _mapped(pid: int) -> "list[tuple[str, int]]":
+    """Path and inode of each mapping of a file."""
+    lines = _read(f"/proc/{pid}/maps").decode(errors="replace").splitlines()
+    words = [line.split(None, 5) for line in lines]
+    return [(word[5], int(word[4])) for word in words if len(word) > 5 and word[5].startswith("/")]
 
 
 def _links(pid: int) -> "set[str]":

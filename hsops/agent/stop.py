@@ -1,91 +1,79 @@
-"""``run-stop``: the run's whole process tree, and nothing else."""
+"""``run-stop``: the run's whole process tree, and nothing else; and proof that it is gone."""
 
 import os
-import signal
 import time
 from typing import Any
 
 from hsops.agent import audit, lock, procs
-from hsops.agent.rundir import RunDir, find_run
+from hsops.agent.ending import Ending, outlive_client, until
+from hsops.agent.proof import GPU_S, Proof
+from hsops.agent.rundir import RunDir, all_runs, find_run, runs_folder
 
-_KILL_S = 15.0  # a process in an uninterruptible sleep (a wedged GPU driver) outlives SIGKILL for a while
-_TRACKER = "multiprocessing.resource_tracker"  # unlinks the shared memory of the others once they are gone
-_TRACKER_S = 3.0  # for that; killed with the rest it would leave 24 MB of /dev/shm behind for every run
+_STARTING_S = 5.0  # from a run's spec to the start of its server; it takes ~0.1 s
 _END_S = 5.0  # for the supervisor to reap the last one and write the end
 
 
 def stop(params: "dict[str, Any]") -> "dict[str, Any]":
-    """End a run. ``params``: run; grace, seconds between SIGTERM to the server and SIGKILL to its whole tree; ``lock``.
+    """End runs. ``params``: ``run``, or ``server``: all of its runs that have a process left; grace, seconds between
+    SIGTERM to the server and SIGKILL to its whole tree; ``gpu_s``, how long to wait for GPU memory; ``lock``.
 
-    Result: ``{"run", "ended": [{"pid", "command", "by"}], "left": [...], "seconds", "beside"}``; ``by``: TERM or KILL;
-    ``beside``: who holds the host's lock meanwhile, when ``lock.force`` was given; else null.
+    The server's runs are looked for under the lock: one that another client is just starting is ended too.
+
+    Result: ``stopped`` [{``run``, ``ended`` [{``pid``, ``command``, ``by``: TERM or KILL}], ``left``, ``seconds``,
+    ``proof``: ``Proof.told``, null when there was nothing to end}], ``beside``: who holds the host's lock meanwhile,
+    when ``lock.force`` was given; else null.
 
     Raises:
         Refusal: no-such-run, locked, lock-lost (``lock.held``).
     """
-    run = find_run(params)
+    named = find_run(params) if params.get("run") else None
     with lock.held(params) as held, held.kept_alive():
-        ended = {**_end(run, params), "beside": held.beside}
-        told = {"action": "stop", **lock.who(params), "server": ended["run"]["server"], "run": run.id}
-        beside = held.beside and held.beside["who"]
-        outcome = f"{len(ended['left'])} processes left" if ended["left"] else "done"
-        audit.append(params["state_dir"], {**told, "beside": beside, "outcome": outcome})
-        return ended
+        outlive_client()
+        wanted = [named] if named else _of_server(params)
+        return {"stopped": [_stop(run, params, held.beside) for run in wanted], "beside": held.beside}
+
+
+def _of_server(params: "dict[str, Any]") -> "list[RunDir]":
+    runs = [run for run in all_runs(runs_folder(params)) if run.read("spec.json").get("server") == params["server"]]
+    for run in runs:  # with force a launch may be under way beside this, which has no state yet
+        age = time.time() - run.read("spec.json").get("created", 0.0)
+        if 0 <= age < _STARTING_S:
+            until(lambda run=run: bool(run.read("state.json")), _STARTING_S - age)  # type: ignore[misc]
+    snapshot = procs.Snapshot()
+    return [run for run in runs if run.running() or run.processes(run.read("state.json"), snapshot)]
+
+
+def _stop(run: RunDir, params: "dict[str, Any]", beside: "dict[str, Any] | None") -> "dict[str, Any]":
+    ended = _end(run, params)
+    told = {"action": "stop", **lock.who(params), "server": ended["run"]["server"], "run": run.id}
+    outcome = f"{len(ended['left'])} processes left" if ended["left"] else "done"
+    audit.append(params["state_dir"], {**told, "beside": beside and beside["who"], "outcome": outcome})
+    return ended
 
 
 def _end(run: RunDir, params: "dict[str, Any]") -> "dict[str, Any]":
     state = run.read("state.json")
     began = time.monotonic()
-    known = {p.pid: (p, procs.role(procs.title(p.pid)) or procs.title(p.pid)[:120]) for p in run.processes(state)}
-    if known or run.running():  # between two attempts there is no process
+    ending = Ending(lambda: run.processes(run.read("state.json")))  # anew: a restart policy may be at work
+    proof = Proof(ending.pids, float(params.get("gpu_s", GPU_S))) if ending.known else None
+    if ending.known or run.running():  # between two attempts there is no process
         run.write("stop.json", {"time": time.time(), "by": os.environ.get("USER", "")})
-        run.event("stopping", processes=len(known))
-    if state.get("pid") and procs.send(state["pid"], state["start"], signal.SIGTERM):
-        _wait(lambda: not procs.is_alive(state["pid"], state["start"]), float(params.get("grace", 10.0)))
-    forced: set[int] = set()
-    spare_until = time.monotonic() + _TRACKER_S
-    _wait(lambda: not _kill_rest(run, state, known, forced, spare_until), _KILL_S)
+        run.event("stopping", processes=len(ending.known))
+    same_boot = state.get("boot") == procs.boot_id()  # else its start time may be another's
+    server = [(state["pid"], state["start"])] if same_boot and state.get("pid") else []
+    ending.end(server, float(params.get("grace", 10.0)), proof.note if proof else lambda _: None)
     _settle(run, state)
-    ended = [_row(pid, name, forced) for pid, (p, name) in known.items() if not procs.is_alive(pid, p.start)]
-    left = [{"pid": p.pid, "command": procs.title(p.pid)[:120], "state": p.state} for p in run.processes(state)]
-    return {"run": run.describe(), "ended": ended, "left": left, "seconds": round(time.monotonic() - began, 2)}
-
-
-def _kill_rest(
-    run: RunDir, state: "dict[str, Any]", known: "dict[int, Any]", forced: "set[int]", spare_until: float
-) -> bool:
-    """SIGKILL whatever of the run lives; True when there was something. Looked at anew: a dying tree may still fork."""
-    rest = run.processes(state)
-    spare = time.monotonic() < spare_until
-    for proc in rest:
-        title = procs.title(proc.pid)
-        known.setdefault(proc.pid, (proc, procs.role(title) or title[:120]))
-        if spare and _TRACKER in title:
-            continue
-        if procs.send(proc.pid, proc.start, signal.SIGKILL):
-            forced.add(proc.pid)
-    return bool(rest)
+    ended, left = ending.ended(), ending.left()
+    seconds = round(time.monotonic() - began, 2)
+    told = proof and proof.told(run.read("spec.json").get("port"))
+    return {"run": run.describe(), "ended": ended, "left": left, "seconds": seconds, "proof": told}
 
 
 def _settle(run: RunDir, state: "dict[str, Any]") -> None:
     """Let the supervisor write the end; write it ourselves when there is none any more."""
     supervisor = state.get("supervisor")
     if supervisor:
-        _wait(lambda: not procs.is_alive(*supervisor), _END_S)
+        until(lambda: not procs.is_alive(*supervisor), _END_S)
     last = run.read("state.json")
     if last.get("phase") == "running" and not (supervisor and procs.is_alive(*supervisor)):
         run.write("state.json", {**last, "phase": "stopped"})
-
-
-def _row(pid: int, name: str, forced: "set[int]") -> "dict[str, Any]":
-    return {"pid": pid, "command": name, "by": "KILL" if pid in forced else "TERM"}
-
-
-def _wait(done: Any, seconds: float) -> bool:
-    """Look every 20 ms until ``done()`` or the time is over."""
-    until = time.monotonic() + seconds
-    while not done():
-        if time.monotonic() > until:
-            return False
-        time.sleep(0.02)
-    return True

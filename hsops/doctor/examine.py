@@ -27,6 +27,7 @@ RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     rules_host.models,
     rules_host.ports,
     rules_host.strangers,
+    rules_host.orphans,
     rules_host.room,
     rules_host.state,
     rules_host.limits,

@@ -76,6 +76,7 @@ def memory_held(facts: Facts) -> Iterator[Finding]:
     """Whose is the memory that is in use?"""
     index = {gpu.get("uuid"): gpu.get("index", "?") for gpu in facts.gpus}
     held = facts.look("holders") or ()
+    refused = {orphan["pid"]: orphan["refused"] for orphan in facts.look("orphans") or ()}
     by_pid: dict[str, list[Mapping[str, str]]] = {}
     for entry in held:
         if _number(entry, "mib") >= _HELD_MIB and not facts.owners.get(int(entry["pid"])):
@@ -89,7 +90,7 @@ def memory_held(facts: Facts) -> Iterator[Finding]:
             "gpu",
             f"pid {pid}{who} holds {gib:.0f} GiB on GPU {on}, no run of hsops owns it",
             "a server that wants most of the memory will not fit beside it",
-            f"ps -fp {pid}; end it when nobody needs it",
+            refused.get(int(pid)) or f"hsops stop --orphan {pid} shows what it is, asks, and ends it",
         )
     seen = {entry.get("uuid") for entry in held}
     for gpu in facts.gpus:

@@ -205,15 +205,31 @@ def ports(facts: Facts) -> Iterator[Finding]:
 
 def strangers(facts: Facts) -> Iterator[Finding]:
     """SGLang processes that no run owns: another's server, or what one left behind."""
-    strange = [p for p in facts.look("processes") or () if not p["run"]]
+    known = {orphan["pid"] for orphan in facts.look("orphans") or ()}
+    strange = [p for p in facts.look("processes") or () if not p["run"] and p["pid"] not in known]
     if strange:
         pids = ", ".join(str(p["pid"]) for p in strange[:8])
         yield Finding(
             "warning",
             "server",
             f"{len(strange)} SGLang processes belong to no run of hsops: pid {pids}",
-            "another's server, or orphans of one that was killed",
+            "another's server: it takes memory, and perhaps a port",
             f"ps -fp {pids.replace(' ', '')}; hsops touches only what it started",
+        )
+
+
+def orphans(facts: Facts) -> Iterator[Finding]:
+    """Processes that nobody looks after, but for holders of GPU memory: that rule has the GPUs' names."""
+    for orphan in facts.look("orphans") or ():
+        if orphan["kind"] == "gpu-memory":
+            continue
+        gone = "launcher" if orphan["kind"] == "no-launcher" else f"supervisor of run {orphan['run']}"
+        yield Finding(
+            "warning",
+            "server",
+            f"pid {orphan['pid']} ({orphan['command'][:60]}) lives on, its {gone} is gone",
+            "it may hold memory, a port or a GPU, and nobody records how it ends",
+            orphan["refused"] or f"hsops stop --orphan {orphan['pid']} shows what it is, asks, and ends it",
         )
 
 

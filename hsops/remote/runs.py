@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from hsops.core.command import Command
 from hsops.core.deadline import QUICK, Deadline
-from hsops.core.errors import UnhealthyError
+from hsops.core.errors import UnhealthyError, UnreachableError
+from hsops.core.proof import Proof, parse_proof
 from hsops.core.runs import Run, parse_run
 from hsops.remote.agent import Agent
 from hsops.remote.lock import Lock
@@ -18,6 +19,10 @@ from hsops.remote.log import Place
 
 if TYPE_CHECKING:  # it brings the log's expressions, which only a launch needs
     from hsops.core.baseline import Baseline
+
+
+GPU_S = 20.0
+"""For a driver to give memory back; tens of GiB take it a second or two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +34,7 @@ class Stopped:
         ended: the processes that it ended: pid, command, and ``TERM`` or ``KILL``.
         left: processes that are still there, with their state; must be empty.
         seconds: how long it took.
+        proof: that they are gone: port, shared memory, GPU memory; None when there was nothing to end.
         beside: who held the host's lock meanwhile, in words; empty: nobody else.
     """
 
@@ -36,6 +42,7 @@ class Stopped:
     ended: tuple[dict[str, Any], ...]
     left: tuple[dict[str, Any], ...]
     seconds: float
+    proof: Proof | None = None
     beside: str = ""
 
 
@@ -73,7 +80,14 @@ def need_capture(agent: Agent, server: str, run: Run | None) -> Run:
 
 
 def stop_run(
-    agent: Agent, run: str, *, grace: float = 10.0, lock: Lock | None = None, keep: bool = False, force: bool = False
+    agent: Agent,
+    run: str,
+    *,
+    grace: float = 10.0,
+    lock: Lock | None = None,
+    keep: bool = False,
+    force: bool = False,
+    gpu_s: float = GPU_S,
 ) -> Stopped:
     """End a run's whole process tree and nothing else.
 
@@ -81,15 +95,60 @@ def stop_run(
         grace: seconds between SIGTERM for the server and SIGKILL for everything that is left.
         lock: the command's own of the host; ``keep`` it for what the command does next.
         force: also while somebody else holds the lock.
+        gpu_s: seconds to wait for GPU memory to be given back.
 
     Raises:
         LockedError: somebody else holds it.
+        UnreachableError: the connection broke; what was begun goes on there.
     """
-    deadline = Deadline(idle=grace + 60.0, total=grace + 60.0)
-    lock, what = lock or Lock(agent, "hsops stop"), f"run {run}"
-    found = lock.call("run-stop", what=what, keep=keep, beside=force, deadline=deadline, run=run, grace=grace)
-    beside = found["beside"]["words"] if found["beside"] else ""
-    return Stopped(parse_run(found["run"]), tuple(found["ended"]), tuple(found["left"]), found["seconds"], beside)
+    lock = lock or Lock(agent, "hsops stop")
+    (stopped,) = _stop(lock, f"run {run}", grace, gpu_s, keep=keep, beside=force, run=run)
+    return stopped
+
+
+def stop_server(
+    lock: Lock, server: str, *, grace: float = 10.0, force: bool = False, gpu_s: float = GPU_S
+) -> tuple[Stopped, ...]:
+    """End every run of ``server`` that has a process left, also one that another client is just starting.
+
+    Arguments and errors as of ``stop_run``.
+    """
+    return _stop(lock, f"server {server}", grace, gpu_s, beside=force, server=server)
+
+
+def _stop(
+    lock: Lock, what: str, grace: float, gpu_s: float, *, keep: bool = False, beside: bool, **which: str
+) -> tuple[Stopped, ...]:
+    deadline, asked = stop_deadline(grace, gpu_s), {"grace": grace, "gpu_s": gpu_s, **which}
+    try:
+        found = lock.call("run-stop", what=what, keep=keep, beside=beside, deadline=deadline, **asked)
+    except UnreachableError as error:
+        raise goes_on(error) from None
+    words = found["beside"]["words"] if found["beside"] else ""
+    return tuple(
+        Stopped(
+            parse_run(one["run"]),
+            tuple(one["ended"]),
+            tuple(one["left"]),
+            one["seconds"],
+            parse_proof(one["proof"]) if one["proof"] else None,
+            words,
+        )
+        for one in found["stopped"]
+    )
+
+
+def stop_deadline(grace: float, gpu_s: float) -> Deadline:
+    """For ending processes: the grace, SIGKILL, and nvidia-smi asked until the memory is back."""
+    seconds = grace + gpu_s + 90.0
+    return Deadline(idle=seconds, total=seconds)
+
+
+def goes_on(error: UnreachableError) -> UnreachableError:
+    """What a broken connection means for a stop: the agent on the host needs none."""
+    more = "a stop that had begun goes on there without us: hsops status shows what became of it"
+    error.fix = "; ".join(filter(None, (error.fix, more)))
+    return error
 
 
 def follow_run(
@@ -101,6 +160,15 @@ def follow_run(
         place: how far its log is known; None: not at all.
     """
     return agent.stream("run-follow", run=run, place=place and place.param())
+
+
+def log_end(agent: Agent, run: str, *, lines: int = 200) -> tuple[bytes, float]:
+    """The last lines of a run's log, and what the time is now by the log's clock, which knows no zone."""
+    from hsops.remote.log import read_log
+
+    data = b"".join(read_log(agent, run, lines=lines))
+    clock = agent.call("clock", deadline=QUICK)
+    return data, float(clock["time"] + clock["utc_offset"])
 
 
 def read_baseline(agent: Agent, server: str) -> Baseline:

@@ -32,6 +32,8 @@ def _what(told: dict[str, Any]) -> str:
     if "run" in told:
         beside = f", beside {told['beside']}" if told.get("beside") else ""
         return f"{_text(told, 'server')}: run {told['run']}{beside}{end}"
+    if "orphan" in told:
+        return f"pid {_text(told, 'orphan')} ({_text(told, 'title')[:60]}){end}"
     of = told.get("of")
     if isinstance(of, dict):
         who, pid, command = (_text(of, name) for name in ("who", "pid", "command"))

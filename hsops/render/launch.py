@@ -1,15 +1,13 @@
-"""A launch, runs, and what stop did, as lines for people."""
+"""A launch, as lines for people."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from hsops.core.runs import Run
 from hsops.launch import events
 from hsops.launch.paste import pasted
 from hsops.launch.plan import Plan
 from hsops.launch.wait import Healthy, Stalled
-from hsops.remote.runs import Stopped
 from hsops.render.describe import describe
 from hsops.render.progress import clock
 
@@ -103,58 +101,6 @@ def stalled_lines(found: Stalled) -> Iterator[str]:
         f"stalled  no milestone, log line, read, page fault, memory or JIT cache change, compiler or new function "
         f"for {clock(found.silent_s)}{usual}; {where}"
     )
-
-
-def run_lines(rows: list[tuple[str, Run, str]]) -> Iterator[str]:
-    """``status``: (host, run, health) a line."""
-    if not rows:
-        yield "no runs"
-    for host, run, health in rows:
-        ended = f"{run.phase}: {run.exit}" if run.phase == "exited" else run.phase
-        state = f"{run.phase}, {health}" if health else ended
-        dead = [f"{name} {end}" for name, end in {**run.ranks, **run.helpers}.items() if end and run.alive]
-        alive = sum(1 for end in run.ranks.values() if end is None) if run.alive else 0
-        yield (
-            f"{run.server:16} {host:10} {run.id}  {state}  TP {alive}/{run.tp}  port {run.port}  "
-            f"{'up' if run.alive else 'ran'} {clock(run.uptime_s)}  pid {run.pid}"
-            + (f"  SGLang {run.sglang}" if run.sglang else "")
-            + (f"  {_captures(run)}" if run.alive and run.dump_dir else "")
-            + (f"  dead: {', '.join(dead)}" if dead else "")
-            + (f"  {len(run.left)} processes left: hsops stop" if run.left else "")
-            + _attempts(run)
-        )
-
-
-def _attempts(run: Run) -> str:
-    """What there is to say of a server with a restart policy."""
-    last = run.attempts[-1] if run.attempts else None
-    before = f"  attempt {run.attempt}, the last one: {last.exit}" if last else ""
-    if run.restart_at is not None:
-        return f"{before}  {run.exit}; is started again"
-    return before + (f"  not started again: {run.not_restarted}" if run.not_restarted else "")
-
-
-def _captures(run: Run) -> str:
-    """What the ranks say of the capture; one sentence, as they must all say the same."""
-    if run.capture_fault:
-        return f"CAPTURES NOTHING: {run.capture_fault}"
-    said = run.hellos[0]
-    final = f" and {said.final} final" if said.final not in ("", "none") else ""
-    return f"captures {', '.join(map(str, said.boundaries))}{final} by {said.strategy}"
-
-
-def stopped_lines(stopped: list[Stopped]) -> Iterator[str]:
-    """What ``stop`` ended, and what it could not."""
-    if not stopped:
-        yield "nothing is running"
-    for one in stopped:
-        yield f"{one.run.server}: run {one.run.id} stopped in {one.seconds:.1f} s, {len(one.ended)} processes ended"
-        if one.beside:
-            yield f"  beside: {one.beside}"
-        for row in one.ended:
-            yield f"  {row['pid']:>8}  {row['by']:4}  {row['command']}"
-        for row in one.left:
-            yield f"  {row['pid']:>8}  LEFT  {row['command']} (state {row['state']})"
 
 
 def _to_go(seconds: float | None) -> str:

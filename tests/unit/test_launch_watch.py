@@ -17,9 +17,11 @@ from hsops.launch.events import CaptureSaid, MilestoneReached, StageDone, Waitin
 from hsops.launch.explain import doing
 from hsops.launch.health import ANSWERS, REFUSED, STABLE, STARTING, UP, Probe
 from hsops.launch.matrix import matrix
+from hsops.launch.standing import Standing
 from hsops.launch.wait import _died
 from hsops.launch.watch import Answering, CaptureRefused, Died, Silent, Watch
-from hsops.render.launch import run_lines
+from hsops.remote.orphans import Orphans
+from hsops.render import status as render_status
 
 LOG = (Path(__file__).parent.parent / "cases" / "logs" / "healthy-0.5.23-tp2.log").read_bytes()
 FIRST = summarize(LOG).first_time or 0.0
@@ -538,9 +540,10 @@ def test_status_tells_what_a_run_captures_or_that_it_does_not() -> None:
     good = parse_run(a_run(dump_dir="/d", hellos=[{**said, "rank": 0}, {**said, "rank": 1}]))
     half = parse_run(a_run(dump_dir="/d", hellos=[{**said, "rank": 0}]))
 
-    lines = list(
-        run_lines([("box", good, "healthy"), ("box", half, "healthy"), ("box", parse_run(a_run()), "healthy")])
-    )
+    standing = Standing("stable", "healthy")
+    rows = tuple((run, standing) for run in (good, half, parse_run(a_run())))
+    host = render_status.HostStatus(rows, Orphans((), "no nvidia-smi on PATH", no_gpu_tool=True))
+    lines = list(render_status.lines(["box"], {"box": host}, {}))
 
     assert "captures 3, 31, 59 and pre-norm final by prepare-attn" in lines[0]
     assert "CAPTURES NOTHING: no word of the capture from TP1" in lines[1]

@@ -2,13 +2,17 @@
 
 Words, in order: ``rank=N`` a child titled as SGLang's scheduler N; ``gone=N`` a scheduler
 that has ended with N before anybody saw its title; ``stubborn`` this process ignores SIGTERM;
-``shared`` a segment of shared memory and a child that holds it too; ``orphan`` a double-forked grandchild in a session
-of its own that ignores SIGTERM; ``say=TEXT`` a line of the log; ``bytes`` bytes that are not UTF-8; ``sleep`` until
-killed; ``exit=N``.
+``shared`` a segment of shared memory and a child that holds it too; ``semaphore`` one of multiprocessing; a number: it
+listens on that port; ``cuda=FILE`` maps a file, as a program does with CUDA's library; ``orphan`` a double-forked
+grandchild in a session of its own that ignores SIGTERM; ``say=TEXT`` a line of the log; ``bytes`` bytes that are not
+UTF-8; ``sleep`` until killed; ``exit=N``.
 """
 
+import mmap
+import multiprocessing
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -20,7 +24,7 @@ def main(words: list[str]) -> int:
         name, _, value = word.partition("=")
         if name == "exit":
             return int(value)
-        WORDS[name](value)
+        listen(name) if name.isdigit() else WORDS[name](value)
     return 0
 
 
@@ -60,18 +64,38 @@ def shared(_: str) -> None:
     print(f"segment {segment.name}", flush=True)
 
 
+def semaphore(_: str) -> None:
+    lock = multiprocessing.get_context("spawn").Lock()
+    locks.append(lock)
+    print(f"segment /sem.{lock._semlock.name.lstrip('/')}", flush=True)
+
+
+def listen(port: str) -> None:
+    sockets.append(socket.create_server(("127.0.0.1", int(port))))
+
+
+def cuda(path: str) -> None:
+    with open(path, "rb") as file:
+        maps.append(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+
+
 def sleep(_: str) -> None:
     while True:
         time.sleep(600)
 
 
 segments: list[SharedMemory] = []
+locks: list[object] = []
+sockets: list[socket.socket] = []
+maps: list[mmap.mmap] = []
 children: list[subprocess.Popen[bytes]] = []
 WORDS = {
     "rank": rank,
     "gone": gone,
     "orphan": orphan,
     "shared": shared,
+    "cuda": cuda,
+    "semaphore": semaphore,
     "sleep": sleep,
     "stubborn": lambda _: signal.signal(signal.SIGTERM, signal.SIG_IGN),
     "say": lambda text: print(text, flush=True),
