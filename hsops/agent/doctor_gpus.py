@@ -64,14 +64,15 @@ def _run(words: "list[str]", timeout: float) -> str:
     tool = shutil.which("nvidia-smi")
     if tool is None:
         raise CouldNot("not-found", "no nvidia-smi on PATH")
+    pipe = subprocess.PIPE
+    child = subprocess.Popen([tool, *words], stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe)
     try:
-        done = subprocess.run(
-            [tool, *words], stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout, check=False
-        )
+        out, err = child.communicate(timeout=max(timeout, 0.0))
     except subprocess.TimeoutExpired as error:
-        raise CouldNot("timed-out", f"nvidia-smi was not done after {timeout:g} s") from error
-    said = done.stdout.decode("utf-8", "replace")
-    if done.returncode != 0:
-        lines = (said or done.stderr.decode("utf-8", "replace")).strip().splitlines() or ["no output"]
+        child.kill()  # and no wait, as subprocess.run does without limit: stuck in the driver it outlives SIGKILL
+        raise CouldNot("timed-out", f"nvidia-smi was not done after {timeout:.3g} s") from error
+    said = out.decode("utf-8", "replace")
+    if child.returncode != 0:
+        lines = (said or err.decode("utf-8", "replace")).strip().splitlines() or ["no output"]
         raise CouldNot("not-permitted" if denied(lines) else "failed", f"nvidia-smi: {lines[0][:200]}")
     return said

@@ -13,6 +13,7 @@ from hsops.agent.probe_tools import CouldNot
 
 GPU_S = 20.0  # for the driver to give memory back; tens of GiB take it a second or two
 _TOOL_S = 10.0  # nvidia-smi without persistence mode wakes the GPUs first
+_AHEAD_S = 4.0  # in all, before the first signal: the GPUs of a server are awake, and ending it matters more
 _SLACK_MIB = 512  # another process' context comes and goes
 _PORT_S = 3.0
 _SHM = "/dev/shm"  # noqa: S108 - looked at, and segments of the ended are removed
@@ -27,7 +28,7 @@ class Proof:
     """
 
     def __init__(self, pids: "list[int]", gpu_s: float = GPU_S) -> None:
-        self._pids, self._gpu_s, self._before = set[int](), gpu_s, _gpus()
+        self._pids, self._gpu_s, self._before = set[int](), gpu_s, _gpus(_AHEAD_S)
         self._segments: dict[str, int] = {}
         self.note(pids)
 
@@ -115,10 +116,11 @@ def mib_of(row: "dict[str, Any]") -> int:
     return int(digits.group()) if digits else 0
 
 
-def _gpus() -> "dict[str, Any] | CouldNot":
+def _gpus(seconds: float = _TOOL_S) -> "dict[str, Any] | CouldNot":
     """``apps``: who holds memory; ``used``: uuid -> MiB in use; ``index``: uuid -> number."""
+    over = time.monotonic() + seconds
     try:
-        apps, gpus = doctor_gpus.holders(_TOOL_S), doctor_gpus.gpus(_TOOL_S)
+        apps, gpus = doctor_gpus.holders(seconds), doctor_gpus.gpus(over - time.monotonic())
     except CouldNot as reason:
         return reason
     return {

@@ -46,7 +46,8 @@ def look(session: Session, *, everything: bool = False, parallel: int = PARALLEL
 
 
 def _host(session: Session, spec: HostSpec, everything: bool) -> HostStatus:
-    from hsops.remote.orphans import orphans
+    from hsops.core.errors import HsopsError
+    from hsops.remote.orphans import Orphans, orphans
     from hsops.remote.runs import list_runs
     from hsops.render.status import HostStatus
 
@@ -56,7 +57,11 @@ def _host(session: Session, spec: HostSpec, everything: bool) -> HostStatus:
         if everything or found.alive or found.left or found.server not in seen:
             rows.append((found, _standing(agent, found) if found.alive else None))
         seen.add(found.server)
-    return HostStatus(tuple(rows), orphans(agent))
+    try:
+        strays = orphans(agent)
+    except HsopsError as error:  # the host told its runs a moment ago: they are worth their rows
+        strays = Orphans((), f"its orphans are not known either: {error.message}", no_gpu_tool=False)
+    return HostStatus(tuple(rows), strays)
 
 
 def _standing(agent: Agent, found: Run) -> Standing:
