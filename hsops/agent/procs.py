@@ -237,9 +237,9 @@ def files(pid: int) -> "set[str]":
     return {path for path, _ in _mapped(pid)} | _links(pid)
 
 
-def inodes(pid: int, below: str) -> "set[int]":
-    """Inodes of the files that it has mapped or open and whose paths begin with ``below``, or did."""
-    found, folder = {inode for path, inode in _mapped(pid) if path.startswith(below)}, f"/proc/{pid}/fd"
+def inodes(pid: int, below: str) -> "set[tuple[int, int]]":
+    """Device and inode of the files that it has mapped or open and whose paths begin with ``below``, or did."""
+    found, folder = {file for path, file in _mapped(pid) if path.startswith(below)}, f"/proc/{pid}/fd"
     try:
         fds = os.listdir(folder)
     except OSError:
@@ -247,15 +247,17 @@ def inodes(pid: int, below: str) -> "set[int]":
     for fd in fds:
         if _link(f"{folder}/{fd}").startswith(below):
             with contextlib.suppress(OSError):  # closed meanwhile
-                found.add(os.stat(f"{folder}/{fd}").st_ino)
+                of = os.stat(f"{folder}/{fd}")
+                found.add((of.st_dev, of.st_ino))
     return found
 
 
-def _mapped(pid: int) -> "list[tuple[str, int]]":
-    """Path and inode of each mapping of a file."""
+def _mapped(pid: int) -> "list[tuple[str, tuple[int, int]]]":
+    """Path, and device and inode, of each mapping of a file."""
     lines = _read(f"/proc/{pid}/maps").decode(errors="replace").splitlines()
     words = [line.split(None, 5) for line in lines]
-    return [(word[5], int(word[4])) for word in words if len(word) > 5 and word[5].startswith("/")]
+    files = [word for word in words if len(word) > 5 and word[5].startswith("/")]
+    return [(w[5], (os.makedev(*(int(n, 16) for n in w[3].split(":"))), int(w[4]))) for w in files]
 
 
 def _links(pid: int) -> "set[str]":

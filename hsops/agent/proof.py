@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import stat
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -17,6 +18,7 @@ _AHEAD_S = 4.0  # in all, before the first signal: the GPUs of a server are awak
 _SLACK_MIB = 512  # another process' context comes and goes
 _PORT_S = 3.0
 _SHM = "/dev/shm"  # noqa: S108 - looked at, and segments of the ended are removed
+_KINDS = ("psm_", "sem.", "torch_", "nccl-")  # that Python, torch and NCCL make; anything else is somebody's file
 
 
 class Proof:
@@ -25,11 +27,12 @@ class Proof:
     Args:
         pids: of the processes.
         gpu_s: seconds to wait for GPU memory.
+        since: seconds since the epoch; segments that they may have made are removed, which are as young. None: none.
     """
 
-    def __init__(self, pids: "list[int]", gpu_s: float = GPU_S) -> None:
+    def __init__(self, pids: "list[int]", gpu_s: float = GPU_S, since: "float | None" = None) -> None:
         self._pids, self._gpu_s, self._before = set[int](), gpu_s, _gpus(_AHEAD_S)
-        self._segments: dict[str, int] = {}
+        self._since, self._segments = since, dict[str, tuple[int, int]]()
         self.note(pids)
 
     def note(self, pids: "list[int]") -> None:
@@ -48,17 +51,23 @@ class Proof:
     def _shm(self) -> "dict[str, Any]":
         """``segments``: how many they had in /dev/shm; ``removed``: those that nobody has any more; ``left``: the rest.
 
-        A rank that is killed unlinks nothing, and its tracker may have been killed before it.
+        A rank that is killed unlinks nothing, and its tracker may have been killed before it. What is not known to be
+        a segment that they made is left: it may be a user's file that one of them has read.
         """
-        there = {path for path, inode in self._segments.items() if _inode(path) == inode}
+        there = {path for path, file in self._segments.items() if _file(path) == file}
         users = set(_segments(list(procs.census()))) if there else set()
         removed = []
         for path in sorted(there - users):
             with contextlib.suppress(OSError):
-                if os.stat(path).st_uid == os.geteuid():
+                if self._made(path):
                     os.unlink(path)
                     removed.append(path)
         return {"segments": len(self._segments), "removed": removed, "left": sorted(there - set(removed))}
+
+    def _made(self, path: str) -> bool:
+        found = os.lstat(path)
+        mine = os.path.basename(path).startswith(_KINDS) and found.st_uid == os.geteuid()
+        return mine and self._since is not None and found.st_ctime >= self._since
 
     def _gpu(self) -> "dict[str, Any]":
         """What became of their memory.
@@ -130,22 +139,21 @@ def _gpus(seconds: float = _TOOL_S) -> "dict[str, Any] | CouldNot":
     }
 
 
-def _segments(pids: "list[int]") -> "dict[str, int]":
-    """Files right in /dev/shm that processes have mapped or open -> inode; the dumps lie in folders below it.
+def _segments(pids: "list[int]") -> "dict[str, tuple[int, int]]":
+    """Files right in /dev/shm that processes have mapped or open -> ``_file``; the dumps lie in folders below it.
 
-    By the inode: a semaphore is mapped under the name that glibc made it by, and linked to its own name later.
+    By the inode: a semaphore is mapped under the name that glibc made it by, and linked to its own name later. And by
+    the device: a container's /dev/shm has the same numbers.
     """
-    held = {inode for pid in pids for inode in procs.inodes(pid, _SHM + "/")}
-    found = {}
-    with contextlib.suppress(OSError), os.scandir(_SHM) as entries:
-        for entry in entries:
-            if entry.inode() in held and entry.is_file(follow_symlinks=False):
-                found[entry.path] = entry.inode()
-    return found
+    held = {file for pid in pids for file in procs.inodes(pid, _SHM + "/")}
+    names = [os.path.join(_SHM, name) for name in os.listdir(_SHM)] if held and os.path.isdir(_SHM) else []
+    return {path: file for path in names if (file := _file(path)) in held}
 
 
-def _inode(path: str) -> int:
+def _file(path: str) -> "tuple[int, int]":
+    """Device and inode of a regular file; zeros when it is none."""
     try:
-        return os.stat(path).st_ino
+        found = os.lstat(path)
     except OSError:
-        return 0
+        return (0, 0)
+    return (found.st_dev, found.st_ino) if stat.S_ISREG(found.st_mode) else (0, 0)

@@ -55,7 +55,8 @@ def _end(run: RunDir, params: "dict[str, Any]") -> "dict[str, Any]":
     state = run.read("state.json")
     began = time.monotonic()
     ending = Ending(lambda: run.processes(run.read("state.json")))  # anew: a restart policy may be at work
-    proof = Proof(ending.pids, float(params.get("gpu_s", GPU_S))) if ending.known else None
+    since = run.read("spec.json").get("created")
+    proof = Proof(ending.pids, float(params.get("gpu_s", GPU_S)), since) if ending.known else None
     if ending.known or run.running():  # between two attempts there is no process
         run.write("stop.json", {"time": time.time(), "by": os.environ.get("USER", "")})
         run.event("stopping", processes=len(ending.known))

@@ -34,7 +34,7 @@ class Proof:
         port_holder: who listens there now; None: nobody.
         segments: how many segments in /dev/shm they shared.
         removed: those that stop removed because nobody has them any more.
-        segments_left: those that are still there: somebody else has them, or owns them.
+        segments_left: those that are still there: somebody else has or owns them, or they may be no segments of these.
         gpu_unknown: why nothing is known of GPU memory; empty when it is.
         gpu_missing: there is no nvidia-smi.
         gpu_mib: what they held.

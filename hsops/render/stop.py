@@ -52,7 +52,8 @@ def proof_lines(proof: Proof, left: Iterable[Mapping[str, Any]]) -> Iterator[str
     elif proof.port:
         yield f"  port       {proof.port} is free"
     if proof.segments_left:
-        yield f"  shm        {len(proof.segments_left)} LEFT, others have them: {', '.join(proof.segments_left[:4])}"
+        names = ", ".join(proof.segments_left[:4])
+        yield f"  shm        {len(proof.segments_left)} left, others' or not known to be its own: {names}"
     else:
         swept = f", {len(proof.removed)} of them removed by stop" if proof.removed else ""
         count = f"{proof.segments} segment{'s' * (proof.segments != 1)} gone{swept}"

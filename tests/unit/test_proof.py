@@ -52,3 +52,42 @@ def test_a_stop_goes_on_without_the_tools_answer(stuck: Path, monkeypatch: pytes
 
     assert end(int(stuck.read_text()))
     assert told["gpu"]["could_not"]["why"] == "timed-out"
+
+
+@pytest.mark.parametrize("since", [0.0, None, 4e9], ids=["run", "orphan", "older"])
+def test_only_segments_that_a_run_has_made_are_removed(since: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its input file lies in /dev/shm too, and a process that belongs to no run may have anything open there."""
+    monkeypatch.setattr(proof, "_gpus", lambda *_: CouldNot("not-found", "none"))
+    name = f"hsops-test-{os.getpid()}"
+    plain, segment, semaphore = (Path("/dev/shm") / f"{kind}{name}" for kind in ("", "psm_", "sem."))
+    paths = {str(plain), str(segment), str(semaphore)}
+    try:
+        files = [path.open("w+b") for path in (plain, segment, semaphore)]
+        child = subprocess.Popen(["sleep", "60"], stdin=files[0], stdout=files[1], stderr=files[2])
+        for file in files:
+            file.close()
+        found = proof.Proof([child.pid], since=since)
+        child.kill()
+        child.wait()
+
+        told = found.told()["shm"]
+
+        removed = {str(segment), str(semaphore)} if since == 0.0 else set()
+        assert told["segments"] == 3 and set(told["removed"]) == removed
+        assert set(told["left"]) == paths - removed == {path for path in paths if os.path.exists(path)}
+    finally:
+        for path in paths:
+            Path(path).unlink(missing_ok=True)
+
+
+def test_a_file_of_another_file_system_is_no_segment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A container's /dev/shm counts its inodes as the host's does."""
+    path = Path("/dev/shm") / f"psm_hsops-dev-{os.getpid()}"
+    try:
+        path.touch()
+        of = path.stat()
+        monkeypatch.setattr(procs, "inodes", lambda *_: {(of.st_dev + 1, of.st_ino)})
+
+        assert proof._segments([1]) == {}
+    finally:
+        path.unlink(missing_ok=True)
