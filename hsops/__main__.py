@@ -15,6 +15,7 @@ def main() -> None:
     from hsops.cli import ahead
 
     try:
+        signal.signal(signal.SIGINT, ahead.interrupted)
         ahead.begin(sys.argv[1:])
         from hsops.cli.app import main as run
 
@@ -28,7 +29,7 @@ def main() -> None:
 
 
 def _leave(_number: int, _frame: FrameType | None) -> None:
-    """Nothing was changed yet. An exception could meet the interpreter where it prints it and goes on."""
+    """Nothing was begun yet. An exception could meet the interpreter where it prints it and goes on."""
     os._exit(130)
 
 

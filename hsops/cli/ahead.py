@@ -6,10 +6,12 @@ line and the inventory. When these turn out to be wrong, or to mean another host
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import suppress
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ FLAGS = frozenset(
     ("--yes", "-y", "--json", "--check", "--diff", "--status", "--revert", "--force", "--verbose", "-v", "--no-color")
 )
 VALUED = frozenset(("--inventory", "-i", "--host", "--server", "-s", "--lock-wait", "--reason", "--out", "--parallel"))
+SHORT = {"-i": "--inventory", "-s": "--server"}
 
 
 @dataclass
@@ -45,11 +48,25 @@ class _Started:
     emit: list[Emit] = field(default_factory=list)
 
 
+@dataclass
+class _Interrupt:
+    """Ctrl-C in the moment while a child is started, which could not be found yet: it waits for that."""
+
+    held: bool = False
+    came: bool = False
+
+
 _started: list[_Started] = []  # of this process: one or none
+_interrupt = _Interrupt()
 
 
 def begin(words: Sequence[str]) -> None:
     """Log in to the host that a command line is about, if it is a deploy whose host is plain to see."""
+    with suppress(Exception):  # whatever it is, it is told where the host is really needed
+        _begin(words)
+
+
+def _begin(words: Sequence[str]) -> None:
     given = look(words)
     if given is None:
         return
@@ -68,10 +85,37 @@ def begin(words: Sequence[str]) -> None:
             emit(event)
 
     host = SshHost(way)
+    _ = host.target  # asked for here, since it may take long and nothing is to be tidied up after it
     agent = Agent(host, python=way.python, state_dir=way.state_dir, emit=tell)
     _started.append(_Started(way, host, agent, told))
-    with suppress(OSError):  # whatever it is, it is told where the host is really needed
+    with _holding():
         agent.begin(*VERBS)
+
+
+def interrupted(_number: int, _frame: FrameType | None) -> None:
+    """Ctrl-C while the libraries load: nothing was changed yet, so the login is killed, and this process ends.
+
+    No exception: it could meet the interpreter where it prints it and goes on.
+    """
+    if _interrupt.held:
+        _interrupt.came = True
+        return
+    try:
+        for started in _started:
+            started.host.abandon()
+    finally:
+        os._exit(130)
+
+
+@contextmanager
+def _holding() -> Iterator[None]:
+    _interrupt.held = True
+    try:
+        yield
+    finally:
+        _interrupt.held = False
+        if _interrupt.came:
+            interrupted(0, None)
 
 
 def take(spec: HostSpec, *, emit: Emit, lock_wait: float) -> Agent | None:
@@ -102,23 +146,22 @@ class Given:
 
 
 def look(words: Sequence[str]) -> Given | None:
-    """A deploy's command line; None for all else, and for a deploy that a quick look does not understand."""
-    rest, plain, values = iter(words), list[str](), dict[str, list[str]]()
+    """A deploy's command line; None for all else, and for a deploy that a quick look does not understand.
+
+    What is given twice is not: which of two counts is for the parser to say, as are hosts on both sides of the command.
+    """
+    rest, plain, values, sides = iter(words), list[str](), dict[str, list[str]](), set[tuple[str, bool]]()
     for word in rest:
         if word in VALUED:
-            values.setdefault(word, []).append(next(rest, ""))
+            name = SHORT.get(word, word)
+            values.setdefault(name, []).append(next(rest, ""))
+            sides.add((name, bool(plain)))
         elif not word.startswith("-"):
             plain.append(word)
         elif word not in FLAGS:
             return None
-    if plain[:1] != ["deploy"]:
+    twice = any(len(values.get(name, ())) > 1 for name in SHORT.values())
+    if plain[:1] != ["deploy"] or twice or {("--host", False), ("--host", True)} <= sides:
         return None
-    return Given(
-        inventory=_last(values, "--inventory", "-i") or "inventory.yaml",
-        server=_last(values, "--server", "-s"),
-        hosts=tuple(values.get("--host", ())),
-    )
-
-
-def _last(values: dict[str, list[str]], *names: str) -> str:
-    return next((values[name][-1] for name in names if name in values), "")
+    inventory, server = ("".join(values.get(name, ())) for name in SHORT.values())
+    return Given(inventory or "inventory.yaml", server, tuple(values.get("--host", ())))

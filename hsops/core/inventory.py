@@ -14,7 +14,7 @@ from hsops.core.names import Flag, Model, Name, Plain, RemotePath, Variable
 from hsops.core.patches import HsDumpPatch, Patch, PatchSpec
 from hsops.core.prefix import Prefix
 from hsops.core.texts import NAME
-from hsops.core.way import KEEPALIVE, STATE_DIR
+from hsops.core.way import KEEPALIVE, KEEPALIVE_BOUNDS, STATE_DIR
 
 __all__ = ["NAME", "Channel", "HostSpec", "HsDumpPatch", "Inventory", "PatchSpec", "Scalar", "ServerSpec"]
 
@@ -37,7 +37,7 @@ class HostSpec(_Model):
     via: Prefix = Field(
         (), description="words before every command on the host, such as docker exec -i NAME: then all else is in there"
     )
-    keepalive: Annotated[float, Field(ge=0.1, le=600)] = Field(
+    keepalive: Annotated[float, Field(ge=KEEPALIVE_BOUNDS[0], le=KEEPALIVE_BOUNDS[1])] = Field(
         KEEPALIVE, description="seconds between questions to the host; three without an answer, and the link is lost"
     )
     python: RemotePath = Field(description="the interpreter that runs SGLang on the host")

@@ -7,6 +7,7 @@ it is used only when the checked inventory says the same.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 STATE_DIR = "~/.hsops"
 KEEPALIVE = 5.0
+KEEPALIVE_BOUNDS = (0.1, 600.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +44,17 @@ class Way:
 def find(path: Path, *, server: str = "", hosts: Sequence[str] = ()) -> Way | None:
     """The way to the first host that is probably meant: of ``hosts``, else that of the server, else of the default one.
 
-    None where the file is not as it should be, or the host has an exec prefix or is this machine.
+    None where the file is not as it should be, or the host has an exec prefix or is this machine. A pipe is left alone:
+    what a look takes from it is gone for who judges it. So is ``/dev/stdin``: where two readers may share one place.
     """
     import yaml
 
-    try:
-        text = path.read_text(encoding="utf-8")
-        value = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - both are safe
-        return _way(value, server, hosts)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, yaml.YAMLError):
-        return None
+    with suppress(Exception):  # PyYAML raises anything at all, and whatever it is, the file's reader has words for it
+        if path.is_file() and not str(path).startswith("/dev/"):
+            text = path.read_text(encoding="utf-8")
+            value = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - both are safe
+            return _way(value, server, hosts)
+    return None
 
 
 def _way(value: dict[str, Any], server: str, hosts: Sequence[str]) -> Way | None:
@@ -61,12 +64,14 @@ def _way(value: dict[str, Any], server: str, hosts: Sequence[str]) -> Way | None
     given = {**((value.get("defaults") or {}).get("host") or {}), **value["hosts"][name]}
     if given.get("via") or given["ssh"] == "local":
         return None
-    config = given.get("ssh_config")
+    config, keepalive = given.get("ssh_config"), float(given.get("keepalive", KEEPALIVE))
+    if not KEEPALIVE_BOUNDS[0] <= keepalive <= KEEPALIVE_BOUNDS[1]:
+        return None
     return Way(
         name,
         plain(given["ssh"]),
         None if config is None else plain(config),
         python=a_remote_path(given["python"]),
         state_dir=a_remote_path(given.get("state_dir", STATE_DIR)),
-        keepalive=float(given.get("keepalive", KEEPALIVE)),
+        keepalive=keepalive,
     )

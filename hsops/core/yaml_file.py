@@ -136,8 +136,10 @@ class _Reader:
             if problem := _unusable(value):
                 self.faults.append(Fault(self.file, *_mark(node), _dotted(path), problem))
             return value if not problem else None
-        except (yaml.YAMLError, ValueError) as error:
-            problem = getattr(error, "problem", None) or str(error)
+        except Exception as error:  # noqa: BLE001 - `!!int ""`: PyYAML takes a tag's word for it and fails anyhow
+            said = str(error) if isinstance(error, yaml.YAMLError | ValueError) else ""
+            said = said or f"{node.value!r} is not what its tag !!{node.tag.rpartition(':')[2]} says"
+            problem = getattr(error, "problem", None) or said
             self.faults.append(Fault(self.file, *_mark(node), _dotted(path), problem))
             return None
 

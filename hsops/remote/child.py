@@ -84,6 +84,13 @@ class ChildStream:
                 os.killpg(self._child.pid, signal.SIGTERM)
         self.__exit__()
 
+    def abandon(self) -> None:
+        """Kill the child, without a lock or its last words: for a signal's handler in a process that ends now."""
+        if self._child.returncode is None:  # else its number may be another's
+            with contextlib.suppress(OSError):
+                os.killpg(self._child.pid, signal.SIGKILL)
+                os.waitpid(self._child.pid, 0)
+
     def __iter__(self) -> Iterator[bytes]:
         while self._reading():
             ready = self._selector.select(self._patience.left(_SLICE))

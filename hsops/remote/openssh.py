@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from hsops.core.deadline import Deadline
@@ -86,6 +87,11 @@ class OpenSshStream(ChildStream):
             super().__exit__(*details)
         finally:
             self._log.close()
+
+    def abandon(self) -> None:
+        super().abandon()  # first: it could make its log again
+        with suppress(OSError):
+            Path(self._log.name).unlink()
 
     def failure(self, code: int) -> HsopsError | None:
         if code != FAILED or self.ended:

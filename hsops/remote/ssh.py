@@ -42,9 +42,14 @@ class SshHost:
         self._talks: list[OpenSshStream] = []
         self._lock = threading.Lock()
 
+    @cached_property
+    def target(self) -> Target:
+        """Where the way leads; OpenSSH is asked once."""
+        return resolve(self._way, accept_new=self._accept_new)
+
     @property
     def address(self) -> str:
-        return "" if self._target.jump or self._target.proxy else self._target.hostname
+        return "" if self.target.jump or self.target.proxy else self.target.hostname
 
     def run(self, command: Command, *, stdin: bytes = b"", deadline: Deadline = Deadline()) -> Completed:
         return calls.run(self, command, stdin, deadline)
@@ -77,7 +82,7 @@ class SshHost:
     def bulk(
         self, command: Command, *, stdin: bytes = b"", deadline: Deadline = Deadline(), talk: bool = False
     ) -> Stream:
-        stream = OpenSshStream(self._target, wrap(command, stdin, talk=talk, via=self.via), deadline)
+        stream = OpenSshStream(self.target, wrap(command, stdin, talk=talk, via=self.via), deadline)
         if talk:
             self._talks = [*(other for other in self._talks if other.listens), stream]
         return stream
@@ -91,9 +96,10 @@ class SshHost:
         if link:
             link.close()
 
-    @cached_property
-    def _target(self) -> Target:
-        return resolve(self._way, accept_new=self._accept_new)
+    def abandon(self) -> None:
+        """Kill what OpenSSH's client does here, from a signal's handler in a process that ends now."""
+        for talk in self._talks:
+            talk.abandon()
 
     def _session(self, connect: float) -> tuple[Link, Channel]:
         """A new channel. A connection found dead before anything was asked of it is replaced once."""
@@ -115,5 +121,5 @@ class SshHost:
                 self._link.close()
                 self._link = None
             if not self._link:
-                self._link = Link(self._target, connect, self._pulse)
+                self._link = Link(self.target, connect, self._pulse)
             return self._link

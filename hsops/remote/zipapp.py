@@ -57,7 +57,10 @@ class Modules:
                 file.write(self.seal(data) + data)
             os.replace(part, self.file)
         except OSError:
-            pass
+            try:
+                os.unlink(part)
+            except OSError:
+                pass
     def sources(self):
         if self.texts is None:
             members = self.read(self.root + "/modules").decode().split("\\0")

@@ -2,11 +2,14 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.hosts import wait_gone
 
 INVENTORY = "hosts:\n  here: {{ ssh: local, python: {python}, state_dir: {state} }}\n"
 
@@ -152,6 +155,60 @@ def test_ctrl_c_while_it_loads_is_quiet(here, stop):
     )
 
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+LOADING = """
+import builtins, os, signal, subprocess, sys, hsops.__main__ as m
+
+class Popen(subprocess.Popen):
+    def __init__(self, argv, **more):
+        super().__init__(argv, **more)
+        if "-E" in argv:
+            print(self.pid, flush=True)
+            if {at!r} == "ssh":
+                signal.raise_signal(signal.SIGINT)
+
+def load(name, *a, real=builtins.__import__, **k):
+    if name == "typer" and {at!r} == "typer":
+        signal.raise_signal(signal.SIGINT)
+    return real(name, *a, **k)
+
+subprocess.Popen, builtins.__import__ = Popen, load
+m.main()
+"""
+
+
+@pytest.mark.parametrize("at", ["ssh", "typer"])
+def test_ctrl_c_while_it_loads_ends_the_login_too(tmp_path, at):
+    """Also while OpenSSH's client is started, and with a server that says nothing: no process, no log of it stays."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        where = f"{{ssh: 'me@127.0.0.1:{silent.getsockname()[1]}', python: /p}}"
+        (tmp_path / "inventory.yaml").write_text(f"hosts: {{a: {where}}}\nservers: {{s: {{host: a, model: /m}}}}\n")
+        (tmp_path / "tmp").mkdir()
+        done = subprocess.run(
+            [sys.executable, "-c", LOADING.format(at=at), "deploy", "--check"],
+            cwd=tmp_path,
+            env={**os.environ, "TMPDIR": str(tmp_path / "tmp")},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+        assert (done.returncode, done.stderr) == (130, "")
+        assert list((tmp_path / "tmp").iterdir()) == []
+        assert wait_gone(int(done.stdout), 10)  # by itself it would go after 15 s
+
+
+def test_an_inventory_may_come_through_a_pipe(here):
+    """Whoever keeps it encrypted gives it so: ``-i <(sops -d inventory.yaml)``."""
+    text = (here / "inventory.yaml").read_text() + "servers: { s: { host: here, model: /m } }\n"
+    (here / "inventory.yaml").write_text(text)
+    command = f"{sys.executable} -m hsops deploy --status -i <(cat inventory.yaml)"
+
+    done = subprocess.run(["bash", "-c", command], cwd=here, capture_output=True, text=True, timeout=60, check=False)
+
+    assert done.stderr.startswith("no patch is named, and none of the servers there has one")
 
 
 def test_without_the_lab_the_way_to_it_is_named(tmp_path):

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
+import resource
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from hsops.agent.protocol import PROTOCOL, SERVE
 from hsops.core.errors import AgentError, RemoteError
 from hsops.remote.agent import Agent, refusal
 from hsops.remote.local import LocalHost
@@ -60,6 +65,22 @@ def test_only_what_is_for_readers_stays_at_home(path: Path) -> None:
     source = path.read_bytes()
 
     assert meaning(bare(source)) == meaning(source) and len(bare(source)) < len(source)
+
+
+def test_byte_code_for_which_there_is_no_room_leaves_nothing(tmp_path: Path) -> None:
+    """Else each command on a full disk would leave a file more. A limit on files' sizes stands for the full disk."""
+    archive = tmp_path / "agent.pyz"
+    archive.write_bytes(build())
+
+    def no_room() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+
+    request = json.dumps({"verb": "clock", "protocol": PROTOCOL, "params": {}}).encode() + b"\n"
+    command = [sys.executable, "-I", str(archive), SERVE]
+    done = subprocess.run(command, input=request, capture_output=True, timeout=60, check=True, preexec_fn=no_room)
+
+    assert b'{"result"' in done.stdout
+    assert list(tmp_path.iterdir()) == [archive]
 
 
 def agent() -> Agent:

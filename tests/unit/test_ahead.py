@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from typer.main import get_command
 
 from hsops.cli.ahead import FLAGS, VALUED, Given, look
 from hsops.cli.app import app
+from hsops.core.errors import ConfigError
 from hsops.core.inventory_file import find_server, load, select_hosts
 from hsops.core.way import Way, find
 
@@ -38,6 +40,11 @@ NOWHERE = ("--help", "--plan x", "--group all", "--accept-new", "--host=one", "-
         ("--json -i a.yaml deploy hs-dump --yes", Given("a.yaml", "", ())),
         ("deploy -s kimi --host one --host two --parallel 2", Given("inventory.yaml", "kimi", ("one", "two"))),
         ("deploy --inventory", Given("inventory.yaml", "", ())),
+        ("--host one deploy --host two", None),
+        ("--inventory a deploy -i b", None),
+        ("deploy -i b --inventory a", None),
+        ("deploy -s kimi --server other", None),
+        ("--host one --host two deploy", Given("inventory.yaml", "", ("one", "two"))),
         ("status", None),
         ("", None),
         ("--host deploy status", None),
@@ -91,6 +98,7 @@ def test_the_only_server_is_meant(tmp_path: Path) -> None:
         ("~/venv/bin/python", "venv/bin/python"),
         ('"root@two:2222"', '"root@two\\n"'),
         ('"root@two:2222"', "2222"),
+        ("default: kimi", "default: !!bool x"),
         ("hosts:", "hosts: ["),
         ("  two:", "  twoo:"),
     ],
@@ -110,3 +118,34 @@ def test_a_file_that_is_no_inventory_begins_nothing(tmp_path: Path, text: str | 
         (tmp_path / "inventory.yaml").write_bytes(text if isinstance(text, bytes) else text.encode())
 
     assert find(tmp_path / "inventory.yaml") is None
+
+
+@pytest.mark.parametrize("given", [".inf", ".nan", "1" + "0" * 400, '!!int ""', '!!float ""', "0.01", "601"])
+def test_a_keepalive_out_of_bounds_begins_nothing(tmp_path: Path, given: str) -> None:
+    """OpenSSH's client could not be told some of them."""
+    (tmp_path / "inventory.yaml").write_text(INVENTORY.replace("keepalive: 10", f"keepalive: {given}"))
+
+    assert find(tmp_path / "inventory.yaml", server="other") is None
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path / "inventory.yaml")
+    assert [fault.where for fault in caught.value.faults] == ["hosts.one.keepalive"]
+
+
+def test_a_pipe_is_left_to_who_judges_it(tmp_path: Path) -> None:
+    """``-i <(sops -d inventory.yaml)``: what a look takes from it is gone."""
+    out, into = os.pipe()
+    os.write(into, INVENTORY.encode())
+    os.close(into)
+    (tmp_path / "inventory.yaml").symlink_to(f"/proc/self/fd/{out}")
+
+    assert find(tmp_path / "inventory.yaml") is None
+    with open(out) as pipe:
+        assert pipe.read() == INVENTORY
+
+
+def test_standard_input_is_left_to_who_judges_it(tmp_path: Path) -> None:
+    """``-i /dev/stdin <inventory.yaml``: on some systems who opens it goes on where the other stopped."""
+    (tmp_path / "inventory.yaml").write_text(INVENTORY)
+
+    with (tmp_path / "inventory.yaml").open() as file:
+        assert find(Path(f"/dev/fd/{file.fileno()}")) is None

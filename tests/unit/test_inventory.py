@@ -295,3 +295,12 @@ def test_aliases_of_aliases_are_refused_at_once(tmp_path):
     levels = [f"k{i}: &k{i} [{', '.join([f'*k{i - 1}'] * 9)}]" for i in range(1, 10)]
 
     assert "more than 100,000 values" in faults(write(tmp_path, "\n".join(["k0: &k0 [x]", *levels])))[0]
+
+
+@pytest.mark.parametrize("value", ['!!int ""', '!!float "_"', '!!bool "x"', '!!timestamp "x"'])
+def test_a_value_that_is_not_what_its_tag_says_has_a_place(tmp_path, value):
+    """PyYAML ends with an IndexError, a KeyError or an AttributeError there."""
+    (fault,) = faults(write(tmp_path, f"hosts:\n  box: {{ ssh: box, python: /p, keepalive: {value} }}\n"))
+
+    tag, text = value.replace('"', "'").split()
+    assert fault == f"2:43: hosts.box.keepalive: {text} is not what its tag {tag} says"
