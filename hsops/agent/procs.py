@@ -84,15 +84,18 @@ def children(pid: int) -> "list[int]":
 
 
 def tree(pid: int) -> "list[Proc]":
-    """All descendants of ``pid``, zombies too, parents first."""
-    found: list[Proc] = []
+    """All descendants of ``pid``, zombies too, parents first.
+
+    A child that was reaped since its pid was read may be anybody by now: its parent must be one of these.
+    """
+    found: dict[int, Proc] = {}
     ahead = children(pid)
     while ahead:
         proc = look(ahead.pop(0))
-        if proc:
-            found.append(proc)
+        if proc and proc.pid not in found and (proc.ppid == pid or proc.ppid in found):
+            found[proc.pid] = proc
             ahead += children(proc.pid)
-    return found
+    return list(found.values())
 
 
 class Snapshot:
@@ -216,8 +219,11 @@ def exit_of(status: int) -> "dict[str, Any]":
     return {"code": os.WEXITSTATUS(status), "signal": ""}
 
 
-def listener(port: int) -> "dict[str, Any] | None":
-    """Who listens on a TCP port: ``{"pid", "command"}``, both None when hidden from us; None when nobody does."""
+def listener(port: int, among: "list[int] | None" = None) -> "dict[str, Any] | None":
+    """Who listens on a TCP port: ``{"pid", "command"}``, both None when hidden from us; None when nobody does.
+
+    ``among``: only these are looked at; with another listener both are None.
+    """
     inodes = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         for line in _read(table).decode().splitlines()[1:]:
@@ -226,9 +232,9 @@ def listener(port: int) -> "dict[str, Any] | None":
                 inodes.add(f"socket:[{f[9]}]")
     if not inodes:
         return None
-    for name in os.listdir("/proc"):
-        if name.isdigit() and inodes & _links(int(name)):
-            return {"pid": int(name), "command": title(int(name))[:200]}
+    for pid in among if among is not None else (int(name) for name in os.listdir("/proc") if name.isdigit()):
+        if inodes & _links(pid):
+            return {"pid": pid, "command": title(pid)[:200]}
     return {"pid": None, "command": None}
 
 

@@ -31,9 +31,9 @@ class RunDir:
         write_json(os.path.join(self.path, name), value)
 
     def event(self, kind: str, **fields: Any) -> None:
-        """One line for events.jsonl."""
+        """One line for events.jsonl; none when the disk is full, which must not end the watch over a live server."""
         line = json.dumps({"time": time.time(), "kind": kind, **fields}) + "\n"
-        with open(os.path.join(self.path, "events.jsonl"), "a", encoding="utf-8") as file:
+        with contextlib.suppress(OSError), open(os.path.join(self.path, "events.jsonl"), "a", encoding="utf-8") as file:
             file.write(line)
 
     def attempt(self) -> int:

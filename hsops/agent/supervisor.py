@@ -40,7 +40,8 @@ def main(params: "dict[str, Any]") -> None:
         answer: dict[str, Any] = {"pid": supervisor.state["pid"]}
     except OSError as error:
         exit_ = {"code": 127, "signal": "", "oom": False, "time": time.time()}
-        run.write("state.json", {"phase": "exited", "exit": exit_, "boot": procs.boot_id()})
+        supervisor.state = {"phase": "exited", "exit": exit_, "boot": procs.boot_id()}
+        supervisor.save()
         answer = {"error": f"{run.read('spec.json')['argv'][0]}: {error.strerror}"}
     os.write(ready, json.dumps(answer).encode())
     os.close(ready)
@@ -79,7 +80,7 @@ def _begun(pid: int) -> "dict[str, Any]":
         "attempt": 1,
         "attempts": [],  # that ended: attempt, started, exit, ranks, helpers
         "restarts": [],  # when
-        "served": False,  # it has listened on its port
+        "served": False,  # this attempt has listened on its port
     }
 
 
@@ -93,6 +94,7 @@ class Supervisor:
         self._selector = selectors.DefaultSelector()
         self._watched: dict[int, tuple[str, int]] = {}  # pid -> role, pidfd
         self._unnamed: dict[int, float] = {}  # zombies: pid -> when first seen
+        self._recorded: set[int] = set()  # whose end is
         self._failed: float | None = None  # when an attempt did that is to be followed by another
         self._wake, wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -127,21 +129,21 @@ class Supervisor:
         self.state = {**_begun(pid), **(before or {})}
         self._watch(pid, "server")
         self.run.event("started", pid=pid, attempt=self.state["attempt"])
-        self._save()
+        self.save()
 
     def care(self) -> None:
         """Until nothing of the server is left and it is not to be started again."""
         self.watch()
         while (at := self.state.get("restart_at")) and not self._called_off(at):
             told = {name: self.state[name] for name in ("attempt", "started", "exit", "ranks", "helpers")}
-            again = {"attempt": told["attempt"] + 1, "attempts": [*self.state["attempts"], told], "served": True}
+            again = {"attempt": told["attempt"] + 1, "attempts": [*self.state["attempts"], told]}
             try:
                 self._forget()
                 restart.put_aside(self.run, told["attempt"])
                 self.start({**again, "restarts": [*self.state["restarts"], time.time()]})
             except OSError as error:
                 self.state.update(phase="exited", restart_at=None, not_restarted=str(error))
-                self._save()
+                self.save()
                 return
             if restart.stop_asked(self.run):  # meanwhile
                 self._end_rest(at_once=True)
@@ -151,7 +153,7 @@ class Supervisor:
         """Pids of an attempt that is over may be others' in the next one."""
         for pid in self._watched:
             self._unwatch(pid)
-        self._watched, self._unnamed, self._failed = {}, {}, None
+        self._watched, self._unnamed, self._recorded, self._failed = {}, {}, set(), None
 
     def _called_off(self, at: float) -> bool:
         """Wait until ``at``; True when somebody stops the run before."""
@@ -160,7 +162,7 @@ class Supervisor:
                 return False
             time.sleep(min(0.1, left))
         self.state.update(phase="stopped", restart_at=None)
-        self._save()
+        self.save()
         return True
 
     def watch(self) -> None:
@@ -168,6 +170,7 @@ class Supervisor:
         expected = int(self.spec.get("tp", 1))
         while self._reap():
             quick = len(self.state["ranks"]) < expected or self._failed
+            quick = quick or (self.spec.get("restart") and not self.state["served"])
             for key, _ in self._selector.select(_LOOK_S if quick else _CALM_S):
                 if key.fd == self._wake:
                     with contextlib.suppress(BlockingIOError):
@@ -177,14 +180,16 @@ class Supervisor:
             self._discover()
             if self.spec.get("restart") and not restart.stop_asked(self.run):
                 self._tend()
-        self._save()
+        self.save()
 
     def _tend(self) -> None:
         """With a restart policy: note that the server listens, and end all that is left of an attempt that failed."""
         state, now = self.state, time.time()
-        if not state["served"] and state["exit"] is None and procs.listener(self.spec["port"]):
-            state["served"] = True
-            self._save()
+        if not state["served"] and state["exit"] is None:
+            own = [proc.pid for proc in procs.tree(os.getpid())]  # somebody else's listener proves nothing
+            if (procs.listener(self.spec["port"], own) or {}).get("pid"):
+                state["served"] = True
+                self.save()
         grace = self.spec["restart"].get("rank_grace", restart.RANK_GRACE_S)
         ends = [end["time"] for end in (*state["ranks"].values(), *state["helpers"].values()) if end]
         if self._failed is None and state["served"] and ends and now - min(ends) > grace:
@@ -234,7 +239,7 @@ class Supervisor:
 
         SGLang 0.5.9 waits for ever for one that is not TP0. Which it was is known once all the others are.
         """
-        known = proc.pid in self._watched or proc.pid in self.state["rank_pids"].values()
+        known = proc.pid in self._watched or proc.pid in self._recorded  # rank_pids has one pid a role
         if known or procs.role(procs.title(proc.ppid)):  # the latter: what a rank had forked
             return
         ranks = self.state["ranks"]
@@ -258,7 +263,7 @@ class Supervisor:
         self.state[group].setdefault(role, None)
         self.state["rank_pids"][role] = pid
         self.run.event("seen", role=role, pid=pid)
-        self._save()
+        self.save()
 
     def _ended(self, pid: int) -> None:
         """A watched process ended. Somebody else's child is a zombie now: its status is in /proc until it is reaped."""
@@ -269,6 +274,7 @@ class Supervisor:
 
     def _record(self, pid: int, status: "int | None") -> None:
         self._unwatch(pid)
+        self._recorded.add(pid)
         role, _ = self._watched.pop(pid)
         exit_ = {"code": None, "signal": "", "oom": False, "time": time.time()}
         if status is not None:
@@ -282,8 +288,8 @@ class Supervisor:
             if group.get(role) is not None:
                 return
             group[role] = exit_
+        self.save()
         self.run.event("ended", role=role, pid=pid, **{k: v for k, v in exit_.items() if k != "time"})
-        self._save()
 
     def _server_ended(self, exit_: "dict[str, Any]") -> None:
         """Its phase stays ``running`` while it is to be started again: nobody else may take its place."""
@@ -305,8 +311,10 @@ class Supervisor:
             os.close(fd)
             self._watched[pid] = (role, -1)
 
-    def _save(self) -> None:
+    def save(self) -> None:
+        """Write state.json, if the disk has room."""
         try:
             self.run.write("state.json", self.state)
         except OSError as error:  # a full disk must not end the watch over a live server
-            print(f"state.json: {error}", file=sys.stderr)  # noqa: T201 - supervisor.log
+            with contextlib.suppress(OSError):  # so may be the log's
+                print(f"state.json: {error}", file=sys.stderr, flush=True)  # noqa: T201 - supervisor.log

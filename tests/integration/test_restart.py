@@ -34,7 +34,12 @@ def serve(agent: Agent, policy: dict[str, Any]) -> Run:
     """A server with two ranks that listens."""
     run = start(agent, "{port}", "2", victim="standin.py", restart=policy)
     assert run.attempt == 1
-    return until(agent, lambda run: state_of(run)["served"] and is_up(run))
+    return until(agent, serves)
+
+
+def serves(run: Run) -> bool:
+    """And its supervisor knows it."""
+    return is_up(run) and bool(state_of(run)["served"])
 
 
 def is_up(run: Run) -> bool:
@@ -64,7 +69,7 @@ def test_a_server_that_is_killed_comes_back_as_often_as_it_may(agent: Agent) -> 
     for attempt in (2, 3):
         run = again
         os.kill(run.pid, signal.SIGKILL)
-        again = until(agent, lambda run, attempt=attempt: run.attempt == attempt and is_up(run))  # type: ignore[misc]
+        again = until(agent, lambda run, attempt=attempt: run.attempt == attempt and serves(run))  # type: ignore[misc]
         assert again.phase == "running" and again.exit is None and again.pid != run.pid
         assert set(marked(run.id)) >= {again.pid} and procs.look(run.pid) is None
     os.kill(again.pid, signal.SIGKILL)
@@ -114,3 +119,14 @@ def test_a_start_that_would_fail_again_is_left(agent: Agent, code: int, why: str
     ended = until(agent, lambda run: not run.alive)
 
     assert ended.attempt == 1 and ended.phase == "exited" and why in ended.not_restarted
+
+
+def test_an_attempt_that_never_listened_is_the_last(agent: Agent, tmp_path: Path) -> None:
+    """That the one before it did says nothing of this one."""
+    run = start(agent, f"once={tmp_path}/begun", "{port}", "sleep", restart=QUICK)
+    until(agent, lambda run: bool(state_of(run)["served"]))
+    os.kill(run.pid, signal.SIGKILL)
+
+    ended = until(agent, lambda run: not run.alive)
+
+    assert ended.attempt == 2 and ended.phase == "exited" and "never listened" in ended.not_restarted

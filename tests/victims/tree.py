@@ -5,7 +5,7 @@ that has ended with N before anybody saw its title; ``stubborn`` this process ig
 ``shared`` a segment of shared memory and a child that holds it too; ``semaphore`` one of multiprocessing; a number: it
 listens on that port; ``cuda=FILE`` maps a file, as a program does with CUDA's library; ``orphan`` a double-forked
 grandchild in a session of its own that ignores SIGTERM; ``say=TEXT`` a line of the log; ``bytes`` bytes that are not
-UTF-8; ``sleep`` until killed; ``exit=N``.
+UTF-8; ``sleep`` until killed; ``exit=N``; ``once=FILE`` goes on only the first time, else it ends with 3.
 """
 
 import mmap
@@ -74,6 +74,13 @@ def listen(port: str) -> None:
     sockets.append(socket.create_server(("127.0.0.1", int(port))))
 
 
+def once(path: str) -> None:
+    try:
+        open(path, "x").close()
+    except FileExistsError:
+        sys.exit(3)
+
+
 def cuda(path: str) -> None:
     with open(path, "rb") as file:
         maps.append(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
@@ -95,6 +102,7 @@ WORDS = {
     "orphan": orphan,
     "shared": shared,
     "cuda": cuda,
+    "once": once,
     "semaphore": semaphore,
     "sleep": sleep,
     "stubborn": lambda _: signal.signal(signal.SIGTERM, signal.SIG_IGN),

@@ -1,0 +1,94 @@
+"""What the supervisor of a run records, when the host makes it hard."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hsops.agent import oom, procs
+from hsops.agent.rundir import RunDir
+from hsops.agent.supervisor import Supervisor, _begun
+
+
+@pytest.fixture
+def supervisor(tmp_path: Path) -> Supervisor:
+    """Of a server that is this very process; it watches nothing."""
+    found = Supervisor.__new__(Supervisor)
+    found.run, found.spec, found.state = RunDir(str(tmp_path)), {"tp": 2, "port": 0}, _begun(os.getpid())
+    found._watched, found._unnamed, found._recorded, found._failed = {}, {}, set(), None
+    found.oom = oom.OomWatch()
+    found.run.write("spec.json", found.spec)
+    return found
+
+
+def events(supervisor: Supervisor) -> list[dict[str, str]]:
+    return [json.loads(line) for line in (Path(supervisor.run.path) / "events.jsonl").read_text().splitlines()]
+
+
+def test_a_full_disk_does_not_end_the_watch(supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the event, nor the state, nor what would be said of it can be written."""
+    os.symlink("/dev/full", f"{supervisor.run.path}/events.jsonl")
+    supervisor.run.path += "/events.jsonl"  # no folder: state.json cannot be written either
+    log = open("/dev/full", "w", buffering=1)  # noqa: SIM115 - to close it fails
+    monkeypatch.setattr(sys, "stderr", log)
+
+    supervisor.run.event("ended")
+    supervisor.save()
+
+    with contextlib.suppress(OSError):
+        log.close()
+
+
+def test_an_event_is_left_out_on_a_full_disk(supervisor: Supervisor) -> None:
+    """It went to the end of the supervisor: nobody was left to record the ends."""
+    os.symlink("/dev/full", f"{supervisor.run.path}/events.jsonl")
+
+    supervisor.run.event("ended")
+    supervisor.save()
+
+    assert supervisor.run.read("state.json")["pid"] == os.getpid()
+
+
+def test_ranks_without_a_number_are_recorded_once(supervisor: Supervisor) -> None:
+    """Two that died before their titles were read both are "scheduler"."""
+    me = procs.look(os.getpid())
+    assert me
+    rank = me._replace(pid=1 << 30, ppid=me.pid, state="Z", comm="sglang::schedul", status=9)  # above every real pid
+    ranks = [rank, rank._replace(pid=rank.pid + 1)]
+    supervisor._unnamed = {rank.pid: 0.0 for rank in ranks}
+
+    for rank in ranks * 3:
+        supervisor._nameless(rank)
+
+    assert [event["kind"] for event in events(supervisor) if event["kind"] == "seen"] == ["seen", "seen"]
+
+
+def test_only_a_listener_of_its_own_shows_that_a_server_serves(supervisor: Supervisor) -> None:
+    """The port may be somebody else's."""
+    supervisor.spec["restart"] = {}
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        supervisor.spec["port"] = server.getsockname()[1]
+        supervisor._tend()
+        foreign = supervisor.state["served"]
+        child = subprocess.Popen(["sleep", "60"], pass_fds=[server.fileno()])
+        try:
+            supervisor._tend()
+        finally:
+            child.kill()
+            child.wait()
+
+    assert not foreign and supervisor.state["served"]
+
+
+def test_a_pid_that_is_anothers_by_now_is_not_of_the_tree(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was reaped and given away after the list of children was read: SIGKILL would meet a stranger."""
+    monkeypatch.setattr(procs, "children", lambda pid: [1] if pid == os.getpid() else [])
+
+    assert procs.tree(os.getpid()) == []
