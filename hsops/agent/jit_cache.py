@@ -26,7 +26,10 @@ _PLACES = (  # the variables that move a cache, first one first; what lies below
 def roots(env: "Mapping[str, str]") -> "list[str]":
     """The folders of the caches for a server with ``env``, whether they are there or not."""
     home = env.get("HOME") or os.path.expanduser("~")
-    user = env.get("USER") or getpass.getuser()
+    try:
+        user = env.get("USER") or getpass.getuser()
+    except (KeyError, OSError):  # a container's uid without a name
+        user = str(os.getuid())
     known = {"{tmp}": env.get("TMPDIR") or tempfile.gettempdir(), "{user}": user}
     found = []
     for names, below, default in _PLACES:

@@ -98,7 +98,7 @@ def state_of(lease: dict[str, Any] | None) -> str:
     if lease is None or lease.get("free"):
         return "free"
     agent = lease.get("agent")
-    gone = agent and lease.get("where") == _where() and not procs.is_alive(*agent)
+    gone = agent and lease.get("where") == where() and not procs.is_alive(*agent)
     return "expired" if gone or age(lease) > lease["ttl"] else "held"
 
 
@@ -124,10 +124,10 @@ def now() -> dict[str, Any]:
 def worker() -> dict[str, Any]:
     """The fields that tell which process works under the lease: this one."""
     me = procs.look(os.getpid())
-    return {"agent": [os.getpid(), me.start if me else 0], "where": _where()}
+    return {"agent": [os.getpid(), me.start if me else 0], "where": where()}
 
 
-def _where() -> str:
+def where() -> str:
     """Where pids mean the same: a machine since its start, and a container of it."""
     try:
         space = os.readlink("/proc/self/ns/pid")
@@ -144,7 +144,7 @@ def end(lease: dict[str, Any]) -> bool:
     Raises:
         Refusal: ``not-ended``.
     """
-    if lease.get("where") != _where() or not lease.get("agent"):
+    if lease.get("where") != where() or not lease.get("agent"):
         return False
     pid, start = lease["agent"]
     if not procs.is_alive(pid, start):

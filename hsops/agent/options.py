@@ -125,7 +125,10 @@ class _Reader:
         """The constants of a list that is spelt out, here or under a name, which ``names`` gets; None otherwise."""
         if isinstance(node, ast.Name):
             names.add(node.id)
-            return self._values(self.lists.get(node.id), names)
+            held = self.lists.pop(node.id, None)  # meanwhile: a list that is made of itself is not spelt out
+            found = self._values(held, names)
+            self.lists[node.id] = held
+            return found
         if isinstance(node, ast.Call) and _name(node.func) in ("list", "set", "tuple", "sorted") and node.args:
             return self._values(node.args[0], names)
         if isinstance(node, ast.BinOp):

@@ -5,11 +5,11 @@ import os
 import shutil
 import time
 
-from hsops.agent import procs
+from hsops.agent import leases, procs
 from hsops.agent.rundir import RunDir, all_runs
 
 KEPT_RUNS = 20  # that have ended, of each server
-UNUSED_S = 7 * 86400.0  # an agent: each start notes its day (``__main__.note_use``)
+UNUSED_S = 7 * 86400.0  # an agent: each start notes its day (``__main__.note_use``); a run of elsewhere
 _GONE = ".gone-"
 
 
@@ -22,13 +22,18 @@ def prune(state_dir: str) -> None:
 
 
 def _runs(folder: str) -> None:
-    """All but the newest of each server, and all but those of which a process is left."""
+    """All but the newest of each server, and all but those of which a process is left, or may be left elsewhere."""
     old: list[RunDir] = []
     seen: dict[str, int] = {}
     for run in all_runs(folder):
-        server = str(run.read("spec.json").get("server"))
+        spec = run.read("spec.json")
+        server = str(spec.get("server"))
         seen[server] = seen.get(server, 0) + (not run.running())
-        if seen[server] > KEPT_RUNS:
+        # of another boot, or of a machine or container that shares state_dir, only its supervisor's word can be known
+        if seen[server] > KEPT_RUNS and (
+            spec.get("where") == leases.where()
+            or (run.read("state.json").get("phase") != "running" and _is_old(run.path))
+        ):
             old.append(run)
     snapshot = procs.Snapshot() if old else None
     for run in old:
@@ -46,7 +51,10 @@ def _agents(folder: str) -> None:
         files.setdefault(name.partition(".")[0], []).append(os.path.join(folder, name))
     titles = [procs.title(int(pid)) for pid in os.listdir("/proc") if pid.isdigit()]
     for stem, paths in files.items():
-        fresh = max(os.stat(path).st_mtime for path in paths) > time.time() - UNUSED_S
-        if not fresh and not any(f"/{stem}." in title for title in titles):
+        if all(map(_is_old, paths)) and not any(f"/{stem}." in title for title in titles):
             for path in paths:
                 os.unlink(path)
+
+
+def _is_old(path: str) -> bool:
+    return os.stat(path).st_mtime < time.time() - UNUSED_S

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from hsops.agent import audit, claims, facts, lock, patch_store, procs, prune
+from hsops.agent import audit, claims, facts, leases, lock, patch_store, procs, prune
 from hsops.agent.protocol import PROTOCOL, Refusal
 from hsops.agent.rundir import RunDir, all_runs, read_json, runs_folder, write_json
 
@@ -48,6 +48,7 @@ def start(params: "dict[str, Any]") -> "dict[str, Any]":
         spec = {
             "id": run.id,
             "created": time.time(),
+            "where": leases.where(),
             "argv": [known.get(word, word) for word in params["argv"]],
             "env": {name: "***" if _SECRET.search(name) else value for name, value in env.items()},
             "port": port,
@@ -60,10 +61,20 @@ def start(params: "dict[str, Any]") -> "dict[str, Any]":
         held.check()
         run.write("spec.json", spec)
         _launch(run, env)
-        prune.prune(os.path.expanduser(params["state_dir"]))
-        told = {"action": "launch", **lock.who(params), "server": params["server"], "run": run.id}
+        return {"run": run.describe(), "warning": _tidy(params, run)}
+
+
+def _tidy(params: "dict[str, Any]", run: RunDir) -> str:
+    """What a launch does besides. The server is there by now: what fails is told, and fails no launch."""
+    told = {"action": "launch", **lock.who(params), "server": params["server"], "run": run.id}
+    what = "the audit log lacks this launch"
+    try:
         audit.append(params["state_dir"], {**told, "patches": params["patches"], "outcome": "done"})
-        return {"run": run.describe()}
+        what = "old runs stay"
+        prune.prune(os.path.expanduser(params["state_dir"]))
+    except Exception as error:  # noqa: BLE001 - whatever it is
+        return f"{what}: {error}"
+    return ""
 
 
 def _filled(value: str, run: RunDir, dump_dir: str) -> str:

@@ -78,7 +78,7 @@ def bring_up(session: Session, wish: Wish) -> Outcome:
         shown = asdict(plan) | {"command": str(plan.command), "shell": pasted(plan), "secrets": len(plan.secrets)}
         return Outcome({"plan": _masked(shown, plan)}, render.plan_lines(plan))
     started, healthy = _start(session, agent, plan, wish)
-    data: dict[str, Any] = {"run": started.run.as_json(), "fresh": started.fresh, "notes": list(plan.notes)}
+    data: dict[str, Any] = {"run": started.run.as_json(), "fresh": started.fresh, "notes": _notes(plan, started)}
     if healthy:
         line = f"already healthy, nothing to do · run {started.run.id} · port {started.run.port}"
         return Outcome({**data, "healthy": True}, [line])
@@ -182,7 +182,13 @@ def _wait(session: Session, spec: ServerSpec, plan: Plan, started: Started, wish
     if not isinstance(found, Healthy):
         return _stalled(spec, found, verdicts[-1])
     write_baseline(agent, baseline.with_run(found.good))
-    return Outcome({**_data(found), "fresh": started.fresh, "notes": list(plan.notes)}, render.healthy_lines(found))
+    return Outcome(
+        {**_data(found), "fresh": started.fresh, "notes": _notes(plan, started)}, render.healthy_lines(found)
+    )
+
+
+def _notes(plan: Plan, started: Started) -> list[str]:
+    return [*plan.notes, *filter(None, [started.warning])]
 
 
 def _is_only_slow(session: Session, spec: ServerSpec, found: Stalled, verdicts: list[Outcome]) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 from hsops.core.launched import Launched, parse_launched
 from hsops.core.log_summary import LogSummary
 from hsops.core.milestone_table import MILESTONES, RANK
+from hsops.core.secret import kinds_without_keys
 
 KEPT = 5  # good runs of one key that are remembered
 KEYS = 8  # keys of one server: older ones are forgotten
@@ -36,7 +37,7 @@ class GoodRun:
         lines: of the log when the server was healthy, without those that health probes caused.
         seconds: from the launch to healthy.
         launched: what it was; None when an older hsops has recorded it.
-        kinds: rank -> template -> the line that said it first, up to where it said that it is ready.
+        kinds: rank -> template, without keys -> the line that said it first, up to where it said that it is ready.
     """
 
     run: str
@@ -163,7 +164,7 @@ def good_run(
     lines = summary.lines - summary.probe_lines
     until = summary.ready_line
     kinds = {
-        rank: {text: at for text, (at, _) in found.items() if not until or at <= until}
+        rank: kinds_without_keys({text: at for text, (at, _) in found.items() if not until or at <= until})
         for rank, found in summary.kinds.items()
     }
     return GoodRun(run, spec_hash, sglang, now, steps, lines, round(now - started, 1), launched, kinds)
@@ -209,7 +210,10 @@ def parse_baseline(raw: dict[str, Any]) -> Baseline:
 
 
 def _parse_run(raw: dict[str, Any], texts: list[str]) -> GoodRun:
-    kinds = {rank: {texts[text]: line for text, line in found} for rank, found in raw.get("kinds", {}).items()}
+    kinds = {  # an older hsops kept keys in them
+        rank: kinds_without_keys({texts[text]: line for text, line in found})
+        for rank, found in raw.get("kinds", {}).items()
+    }
     was = raw.get("launched")
     steps = {name: Step(**step) for name, step in raw["steps"].items()}
     return GoodRun(**{**raw, "steps": steps, "kinds": kinds, "launched": parse_launched(was) if was else None})

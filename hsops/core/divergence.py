@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
+from hsops.core.secret import kinds_without_keys, without_keys
+
 Kinds = Mapping[str, int]  # template -> the line that said it first, in the order of the log
 NEW, MISSING, STOPS = "new", "missing", "stops"
 
@@ -38,16 +40,21 @@ class Divergence:
 def divergences(
     kinds: Mapping[str, Mapping[str, tuple[int, str]]], good: Sequence[Mapping[str, Kinds]], *, until: int = 0
 ) -> tuple[Divergence, ...]:
-    """The first difference of each rank that has one.
+    """The first difference of each rank that has one. It names no key.
 
     Args:
         kinds: of the log, as ``LogSummary.kinds`` has them.
-        good: the same of good runs, newest first, without the texts.
+        good: the same of good runs, newest first, without the texts and the keys.
         until: the line that said the server is ready: what comes after it is no part of the start; 0: not yet.
     """
     ranks = sorted({*kinds, *(rank for run in good for rank in run)})
-    found = (_first(rank, kinds.get(rank, {}), [run.get(rank, {}) for run in good], until) for rank in ranks)
+    own = {rank: _shown(said) for rank, said in kinds.items()}
+    found = (_first(rank, own.get(rank, {}), [run.get(rank, {}) for run in good], until) for rank in ranks)
     return tuple(one for one in found if one)
+
+
+def _shown(kinds: Mapping[str, tuple[int, str]]) -> dict[str, tuple[int, str]]:
+    return {kind: (line, without_keys(text)) for kind, (line, text) in kinds_without_keys(kinds).items()}
 
 
 def _first(rank: str, own: Mapping[str, tuple[int, str]], good: Sequence[Kinds], until: int) -> Divergence | None:

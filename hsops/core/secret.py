@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 MASK = "***"
+Kind = TypeVar("Kind")
 _NAMED = re.compile(
     r"""(?i)(api[_-]?key["']?\s*[=:\s]\s*["']?|bearer\s+)(?!None\b)[^\s"',)]+"""
 )  # SGLang logs its arguments
@@ -37,6 +39,14 @@ def value_of(words: Sequence[str], flag: str) -> str:
 def without_keys(text: str) -> str:
     """A line of a log for people: the API keys in it are ``***``."""
     return _NAMED.sub(rf"\1{MASK}", text)
+
+
+def kinds_without_keys(kinds: Mapping[str, Kind]) -> dict[str, Kind]:
+    """Templates of log lines without keys, and what is known of each; of those that are alike then, the first."""
+    found: dict[str, Kind] = {}
+    for text, known in kinds.items():
+        found.setdefault(without_keys(text), known)
+    return found
 
 
 def is_secret_flag(word: str) -> bool:

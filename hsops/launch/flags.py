@@ -48,10 +48,15 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Parser:
-    """The options of SGLang ``version``; none when nobody could read them: then nothing is judged."""
+    """The options of SGLang ``version``; none when nobody could read them: then nothing is judged.
+
+    Args:
+        unread: what went wrong with reading them; "" for nothing, or a command line that is declared in no known way.
+    """
 
     options: tuple[Option, ...] = ()
     version: str = ""
+    unread: str = ""
 
     def named(self, flag: str) -> tuple[str, ...]:
         """The full names that argparse takes ``--flag`` for: itself, or those that it abbreviates."""
@@ -104,7 +109,8 @@ def parse_options(raw: Sequence[Mapping[str, Any]], version: str) -> Parser:
 
 def read(args: Mapping[str, Given], parser: Parser) -> Reading:
     """What the parser would make of ``args`` of the inventory: ``true`` is the bare flag, ``false`` none."""
-    faults, notes, full = list[tuple[str, str]](), list[str](), dict[str, str]()
+    faults, full = list[tuple[str, str]](), dict[str, str]()
+    notes = [f"the flags in args are not judged: {parser.unread}"] if parser.unread else []
     taken: dict[str, str] = {}
     for name, value in args.items() if parser.options else ():
         flag = f"--{name.lstrip('-').replace('_', '-')}"

@@ -31,10 +31,16 @@ _FIXES = {
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The run that is there now. ``fresh``: it was started just now; else it was found."""
+    """The run that is there now.
+
+    Args:
+        fresh: it was started just now; else it was found.
+        warning: what the host could not do besides, such as noting it in the audit log; "" for nothing.
+    """
 
     run: Run
     fresh: bool
+    warning: str = ""
 
 
 def inspect(agent: Agent, server: ServerSpec, patches: Sequence[PatchSpec]) -> Deployed:
@@ -67,8 +73,11 @@ def machine(agent: Agent, env: Mapping[str, str]) -> Machine:
 
 
 def parser(agent: Agent, version: str) -> Parser:
-    """The command line that the host's SGLang, of this ``version``, takes."""
-    return parse_options(agent.call("args-look", deadline=QUICK)["options"], version)
+    """The command line that the host's SGLang, of this ``version``, takes; where the agent fails to read it, why."""
+    try:
+        return parse_options(agent.call("args-look", deadline=QUICK)["options"], version)
+    except AgentError as error:  # code that nobody foresaw: SGLang judges its flags itself, a little later
+        return Parser(version=version, unread=error.message)
 
 
 def _inspect(agent: Agent, server: ServerSpec, place: str, patches: Sequence[PatchSpec]) -> dict[str, Any]:
@@ -108,9 +117,11 @@ def ensure(lock: Lock, plan: Plan, known: Sequence[Run], *, replace: bool, healt
             _clear(lock, run, plan.host, emit)
     try:
         started = lock.call("run-start", what=f"server {plan.server}", deadline=QUICK, **plan.request())
-        return Started(parse_run(started["run"]), fresh=True)
     except AgentError as error:
         raise _refused(error, plan.server, plan.host, plan.port) from error
+    if warning := started["warning"]:
+        emit(Note(f"the server is started, but {warning}", plan.host, "warn"))
+    return Started(parse_run(started["run"]), fresh=True, warning=warning)
 
 
 def _known(flags: dict[str, bool]) -> frozenset[str] | None:

@@ -99,16 +99,17 @@ class Watch:
         self.summary = self._reader.summary()
         self._dead_at: float | None = None
         self._refused_at: float | None = None
+        self._told_restart: float | None = None
         self._over = False
 
     def take(self, event: dict[str, Any], now: float) -> Iterator[Event]:
         """One event of ``run-follow``; yields what is new."""
         kind = event["kind"]
         if kind in ("run", "result"):
-            self._run(parse_run(event["run"]), now)
             self._over = self._over or kind == "result"
             self.utc_offset = event.get("utc_offset", self.utc_offset)
             self.host_now = event.get("now", self.host_now)
+            yield from self._run(parse_run(event["run"]), now)
         elif kind == "log":
             yield from self._log(event, now)
         elif kind == "log-cut":
@@ -118,6 +119,8 @@ class Watch:
         elif kind == "hello":
             yield from self._hello(parse_hellos(event["ranks"]))
         self._note_refusal(now)
+        if self._comes_back:  # silent, and meant to be
+            self.signs = self.signs.unwatched(now)
 
     def probed(self, probe: Probe, ladder: Ladder) -> Iterator[Event]:
         """One health probe."""
@@ -131,7 +134,15 @@ class Watch:
             self._refused_at = now
 
     def judge(self, now: float) -> Judgement | None:
-        """What it has come to; None while it goes on."""
+        """What it has come to; None while it goes on, also while it waits to be started again."""
+        return None if self._comes_back else self._judged(now)
+
+    @property
+    def _comes_back(self) -> bool:
+        """It has ended, and its supervisor waits to start it again."""
+        return self.run.alive and self.run.restart_at is not None and not self._over
+
+    def _judged(self, now: float) -> Judgement | None:
         if self._dead_at is not None and (self._over or now - self._dead_at >= DEATH_GRACE_S):
             who, exit_ = self.run.dead or ("server", self.run.exit)
             return Died(who, exit_, self.summary)
@@ -212,10 +223,20 @@ class Watch:
         """The log says that the HTTP server listens."""
         return "http" in self.summary.reached
 
-    def _run(self, run: Run, now: float) -> None:
-        self.run = run
-        if (run.dead or not run.alive) and self._dead_at is None:
+    def _run(self, run: Run, now: float) -> Iterator[Event]:
+        before, self.run = self.run, run
+        if run.attempt != before.attempt:  # what ended, and what was refused, was the one before
+            self._dead_at = self._refused_at = None
+        if self._comes_back and run.restart_at != self._told_restart:
+            self._told_restart = run.restart_at
+            yield Note(self._coming_back())
+        if not self._comes_back and (run.dead or not run.alive) and self._dead_at is None:
             self._dead_at = now
+
+    def _coming_back(self) -> str:
+        who, exit_ = self.run.dead or ("server", self.run.exit)
+        wait = max(0.0, (self.run.restart_at or 0.0) - self.host_now)
+        return f"{who} ended ({exit_}); the host starts it again in {wait:.0f} s, for attempt {self.run.attempt + 1}"
 
     def _log(self, event: dict[str, Any], now: float) -> Iterator[Event]:
         self._reader.feed(self.place.take(event))
@@ -236,6 +257,7 @@ class Watch:
         """What was reached stays, unless the server itself begins anew."""
         if cut.why == "restarted":
             self._reader = LogReader(tp=self.run.tp, sglang=self.run.sglang)
+            self.summary = self._reader.summary()
         return Note(str(cut))
 
     def reattached(self, now: float) -> None:

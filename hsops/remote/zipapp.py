@@ -10,14 +10,14 @@ from pathlib import Path
 AGENT = Path(__file__).parent.parent / "agent"
 SIZE = 72 << 10  # 64 KiB were full when patches, leases and stop learned what a review had found
 """Bytes of the file, filled up with zeros: a whole one is known by its length before it is made here."""
-# Neighbours that are alike compress better, by a kilobyte in all: each next one is that which the 32 KiB before it tell
-# most of. Any order is right, and a module that is not named comes last.
+# Neighbours that are alike compress better, by two kilobytes in all: each next one is that which the 32 KiB before it
+# tell most of. Any order is right, and a module that is not named comes last.
 _ORDER = """
-gpus doctor_gpus probe_host probe_stacks doctor probe runs patch_script patch patch_store patch_plan
-patch_site audit leases lock patch_guard supervisor orphans proof stop rundir procs facts logs dumps send
-direct probe_sample probe_strace vitals jit_cache follow relay oom probe_census ending probe_tools options
-__main__ prune restart probe_http protocol patch_owners patch_copy probe_files doctor_pci patch_shapes serve
-patch_view claims frames
+gpus doctor_gpus probe_host probe probe_stacks patch_owners patch_shapes patch_plan patch_view patch
+patch_store patch_script patch_site lock patch_copy patch_guard leases audit orphans runs proof rundir stop
+facts doctor jit_cache dumps logs send prune probe_census probe_strace probe_sample vitals follow direct
+restart probe_tools oom protocol probe_files __main__ ending probe_http supervisor procs claims doctor_pci
+serve frames relay options
 """
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # zip cannot hold an older date; a constant makes the bytes reproducible
 

@@ -12,7 +12,6 @@ from hsops.core.divergence import MISSING, NEW, Divergence
 from hsops.core.log_summary import LogSummary
 from hsops.core.milestone_table import MILESTONES
 from hsops.core.runs import Run
-from hsops.core.secret import without_keys
 from hsops.render.progress import clock
 
 
@@ -91,14 +90,14 @@ def compare_lines(
 
 
 def _difference(found: Divergence) -> Iterator[str]:
-    who, text = found.rank or "main", without_keys(found.text)
+    who, text = found.rank or "main", found.text
     if found.what == NEW:
         yield f"  {who:5} line {found.line}, new: {text}"
     else:
         how = "went on without" if found.what == MISSING else "the last; next would be"
         yield f"  {who:5} line {found.line}, {how}: {text}   (line {found.good_line} there)"
     if found.after:
-        yield f"        after: {without_keys(found.after)}"
+        yield f"        after: {found.after}"
 
 
 def _runs(count: int) -> str:

@@ -71,17 +71,18 @@ def good(run: Run, *lines: str) -> GoodRun:
 
 def test_a_run_beside_a_good_one(host: Host) -> None:
     """Listed, shown, and the first line that is unlike it, for people and for programs."""
-    run = host.ran(*said(BEGIN), f"{STAMP.format(0)} {END}", f"{STAMP.format(0)} GPU 3 fell off the bus")
+    run = host.ran(*said(BEGIN), f"{STAMP.format(0)} {END}", f"{STAMP.format(0)} GPU 3 fell off the bus, api_key=sk-1")
     write_baseline(host.agent, Baseline("victim", (good(run, *said(BEGIN, END)),)))
 
     listed, shown, told = host("list"), host("show"), host("compare")
-    data = json.loads(host("compare", "--json").stdout)["data"]
+    written = host("compare", "--json").stdout
+    data = json.loads(written)["data"]
 
     assert (listed.returncode, shown.returncode, told.returncode) == (0, 0, 0), told.stderr
     assert launched(run).key in listed.stdout and "1 good run  4 lines" in listed.stdout
     assert "weights-begin" in shown.stdout and "1130-090000-good" in shown.stdout
     assert f"TP1   line 2, the last; next would be: {END.replace('0.5', '#')}   (line 4 there)" in told.stdout
-    assert "TP0   line 4, new: GPU 3 fell off the bus" in told.stdout
+    assert "TP0   line 4, new: GPU 3 fell off the bus, api_key=***" in told.stdout and "sk-1" not in written
     assert [(one["rank"], one["what"], one["line"]) for one in data["divergences"]] == [
         ("TP0", "new", 4),
         ("TP1", "stops", 2),

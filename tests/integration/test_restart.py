@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from hsops.agent import procs
+from hsops.core.baseline import Baseline
 from hsops.core.runs import Run
+from hsops.launch.watch import Watch
 from hsops.remote import runs
 from hsops.remote.agent import Agent
 from hsops.remote.log import LogCut, follow_log
@@ -92,10 +94,14 @@ def test_stop_ends_a_server_that_waits_to_be_started_again(agent: Agent) -> None
     run = serve(agent, {**QUICK, "backoff": 300.0})
     os.kill(run.pid, signal.SIGKILL)
     waiting = until(agent, lambda run: run.restart_at is not None and not marked(run.id))
+    watch = Watch(waiting, Baseline("victim"), floor=None, now=0.0)
+    with runs.follow_run(agent, run.id) as events:
+        told = list(watch.take(next(event for event in events if event["kind"] == "run"), 1.0))
 
     stopped = runs.stop_run(agent, run.id)
 
     assert waiting.phase == "running"
+    assert watch.judge(99.0) is None and "the host starts it again in" in str(told[0])  # launch attaches, and waits
     assert stopped.run.phase == "stopped" and stopped.run.attempt == 1 and stopped.left == ()
     assert not procs.is_alive(*state_of(run)["supervisor"])
 

@@ -17,13 +17,13 @@ from typing import Any
 
 import pytest
 
-from hsops.agent import procs
+from hsops.agent import leases, procs
 from hsops.core.errors import AgentError
 from hsops.core.runs import Run, parse_run
 from hsops.remote import runs
 from hsops.remote.agent import Agent
 from hsops.remote.log import read_log
-from tests.running import agent_here, marked, start
+from tests.running import VICTIMS, agent_here, marked, start
 
 
 @pytest.fixture
@@ -51,6 +51,22 @@ def said(agent: Agent, run: Run, text: bytes) -> bytes:
             if text in log:
                 return log
     raise AssertionError(log)
+
+
+def test_what_fails_beside_a_start_is_a_warning(agent: Agent, tmp_path: Path) -> None:
+    """The server is there by then: a launch that is told to have failed would be made a second time."""
+    in_the_way = tmp_path / "state/audit.jsonl"
+    in_the_way.mkdir(parents=True)
+    words = {"server": "victim", "model": "none", "tp": 1, "port": 0, "env": {}, "spec_hash": "s", "patches": {}}
+    argv = ["{python}", str(VICTIMS / "tree.py"), "sleep"]
+
+    done = agent.call("run-start", **words, needs=[], argv=argv)
+    in_the_way.rmdir()
+
+    (run,) = runs.list_runs(agent)
+    assert "the audit log lacks this launch: " in done["warning"] and "audit.jsonl" in done["warning"]
+    assert run.alive and run.id == done["run"]["id"]
+    assert json.loads((Path(run.directory) / "spec.json").read_text())["where"] == leases.where()
 
 
 def is_there(pid: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import subprocess
 import sys
 import time
@@ -153,6 +154,19 @@ def test_growth_is_ours_only_where_we_wrote(tmp_path: Path, ours: int, grown: in
 def test_where_caches_lie(env: dict[str, str], folder: str) -> None:
     """By default in the home folder of the server's user; variables move them."""
     assert folder in jit_cache.roots({"HOME": "/h", "USER": "u", **env})
+
+
+def test_a_uid_without_a_name_has_caches_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``docker exec -u 1234``: no entry in passwd, no USER; Python 3.13 raises another error than those before."""
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+
+    def unknown(uid: int) -> pwd.struct_passwd:
+        raise KeyError(f"getpwuid(): uid not found: {uid}")
+
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+
+    assert f"/tmp/torchinductor_{os.getuid()}" in jit_cache.roots({"TMPDIR": "/tmp"})
 
 
 LOADS = """

@@ -113,6 +113,17 @@ def test_a_file_of_an_older_hsops_is_read() -> None:
     assert (run.key, run.kinds, run.lines) == ("", {}, a_run("r1").lines)
 
 
+def test_no_key_is_kept() -> None:
+    """SGLang logs its arguments; quoted words are blanked anyway, others are not."""
+    log = b"[2026-11-29 17:40:00] args api_key=sk-alpha, x\n[2026-11-29 17:40:00] Bearer sk-alpha\n" + LOG
+    run = good_run(summarize(log), run="r", spec_hash="s", sglang="", started=0.0, now=9.0, utc_offset=0.0)
+
+    texts = as_json(Baseline("tiny", (run,)))["texts"]
+
+    assert "args api_key=***, x" in texts and "Bearer ***" in texts
+    assert not any("alpha" in text for text in texts)
+
+
 def test_where_it_listens_is_no_difference_and_a_secret_is_not_kept() -> None:
     """Another port, address or key is the same launch; another flag, patch or release is told."""
     argv = ("/venv/bin/python", "-m", "sglang.launch_server", "--model-path", "/m", "--tp-size", "2", "--port", "{}",

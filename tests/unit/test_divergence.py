@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+from hsops.core.baseline import parse_baseline
 from hsops.core.divergence import MISSING, NEW, STOPS, Divergence, divergences
 from hsops.core.log_summary import LogSummary
 from hsops.core.milestones import summarize
@@ -108,6 +110,29 @@ def test_a_death_is_a_new_line() -> None:
     told = {one.rank: one for one in divergences(summary.kinds, [_kinds(healthy)])}
 
     assert told["TP0"].what == NEW and told["TP0"].line > healthy.count(b"\n") // 2
+
+
+def test_a_difference_names_no_key() -> None:
+    """Neither of this run nor of good ones; and another key is no difference."""
+    lines = [b"[2026-11-30 10:00:00 TP0] args api_key=sk-%s, x", b"[2026-11-30 10:00:00 TP0] Bearer sk-%s is due"]
+    key = b"alpha"
+    mine = summarize(lines[0] % key + b"\n[2026-11-30 10:00:00 TP0] new: --api-key sk-beta\n")
+    (good_run,) = parse_baseline(_file(b"".join(line % b"gamma" + b"\n" for line in lines))).runs
+
+    (new,) = divergences(mine.kinds, [good_run.kinds])
+    (due,) = divergences(summarize(lines[0] % key + b"\n").kinds, [good_run.kinds])
+
+    assert (new.what, new.text, new.after) == (NEW, "new: --api-key ***", "args api_key=***, x")
+    assert (due.what, due.text, due.after) == (STOPS, "Bearer *** is due", "args api_key=***, x")
+
+
+def _file(log: bytes) -> dict[str, Any]:
+    """A baseline as an hsops before this one has kept it: with keys."""
+    kinds = {rank: [[i, line] for i, line in enumerate(found.values())] for rank, found in _kinds(log).items()}
+    texts = [text for found in _kinds(log).values() for text in found]
+    run = {"run": "r", "spec_hash": "s", "sglang": "", "recorded": 0.0, "steps": {}, "lines": 2, "seconds": 1.0}
+    assert any("gamma" in text for text in texts)
+    return {"server": "tiny", "runs": [{**run, "kinds": kinds}], "texts": texts}
 
 
 def _until_death(data: bytes) -> Iterator[bytes]:

@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 
 from hsops.agent import options
-from hsops.core.errors import ConfigError
+from hsops.core.errors import AgentError, ConfigError
 from hsops.core.inventory import HostSpec, ServerSpec
 from hsops.launch.flags import Parser, parse_options, read
 from hsops.launch.plan import Deployed, plan
+from hsops.launch.start import parser as parser_of
+from hsops.remote.agent import Agent
+from hsops.remote.local import LocalHost
 
 SPELT_OUT = """
     LOAD_FORMATS = ["auto", "dummy"]
@@ -165,6 +168,31 @@ def test_an_sglang_that_cannot_be_read_is_not_judged(tmp_path: Path) -> None:
 
     assert options.read(str(tmp_path / "nowhere")) == []
     assert read({"anything": "goes"}, unknown).faults == ()
+
+
+@pytest.mark.parametrize("first,second", [("list(X)", "[]"), ("sorted(Y)", "X + ['b']"), ("X", "[]")])
+def test_a_list_that_is_made_of_itself_has_no_choices(tmp_path: Path, first: str, second: str) -> None:
+    """Nobody follows it round and round. One that is named twice is no circle."""
+    lists = f"X = {first}\nY = {second}\nZ = ['a']\nW = Z + Z\n"
+    main = f"{lists}p.add_argument('--circle', choices=X)\np.add_argument('--twice', choices=W)\n"
+    flags = parse_options(written(tmp_path, main), "0.9.0")
+
+    assert read({"circle": "anything"}, flags).faults == ()
+    assert flags.option("--twice").choices == ("a", "a")
+
+
+def test_a_command_line_that_the_agent_fails_to_read_is_not_judged() -> None:
+    """It is said, and the launch goes on: SGLang judges its flags itself."""
+
+    class Failing(Agent):
+        def call(self, *_: object, **__: object) -> dict[str, Any]:
+            raise AgentError("the agent failed in args-look: RecursionError", code="bug", detail={})
+
+    flags = parser_of(Failing(LocalHost("box"), python="/venv/bin/python", state_dir="/s"), "0.9.0")
+    found = read({"anything": "goes"}, flags)
+
+    assert found.faults == ()
+    assert found.notes == ("the flags in args are not judged: the agent failed in args-look: RecursionError",)
 
 
 def test_a_plan_has_every_fault_in_its_place(parser: Parser) -> None:

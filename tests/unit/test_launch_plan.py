@@ -12,12 +12,17 @@ from typing import Any
 import pytest
 
 from hsops.core.errors import ConfigError
+from hsops.core.events import Event, Note
 from hsops.core.inventory import HostSpec, ServerSpec
 from hsops.core.inventory_file import faults_in, load
 from hsops.launch import env_lint
 from hsops.launch.nccl import profiles
 from hsops.launch.paste import pasted
 from hsops.launch.plan import Deployed, Plan, plan
+from hsops.launch.start import ensure
+from hsops.remote.agent import Agent
+from hsops.remote.local import LocalHost
+from hsops.remote.lock import Lock
 
 HOST = HostSpec(name="rtx8", ssh="root@gpu-box", python="/venv/bin/python")
 APPLIED = Deployed("0.5.9", {"hs-dump": "3f9c2a"})
@@ -306,3 +311,23 @@ def test_who_sets_a_variable_is_told() -> None:
     assert found.origins["NCCL_MIN_NCHANNELS"] == "inventory (over 8 of nccl profile pcie-p2p)"
     assert found.origins["A"] == "inventory" and found.origins["SGLANG_HS_RUN"] == "hs-dump"
     assert set(found.origins) == set(found.env)
+
+
+def test_a_start_whose_host_could_not_note_it_stands_with_a_warning() -> None:
+    """The server is there: it is no failed launch."""
+    told: list[Event] = []
+    run = {
+        "id": "1129-174020-abcd", "server": "s", "phase": "running", "pid": 1, "started": 0.0, "port": 1, "tp": 1,
+        "argv": [], "spec_hash": "s", "directory": "/r", "log": "/r/server.log", "dump_dir": "", "patches": {},
+        "sglang": "", "exit": None, "ranks": {}, "helpers": {}, "left": [],
+    }  # fmt: skip
+
+    class Noted(Lock):
+        def call(self, *_: object, **__: object) -> dict[str, Any]:
+            return {"run": run, "warning": "the audit log lacks this launch: no space"}
+
+    lock = Noted(Agent(LocalHost("box"), python="/venv/bin/python", state_dir="/s"), "hsops launch")
+    started = ensure(lock, planned(), (), replace=False, healthy=False, emit=told.append)
+
+    assert started.fresh and started.run.id == run["id"]
+    assert told == [Note(f"the server is started, but {started.warning}", planned().host, "warn")]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hsops.core.baseline import Baseline, good_run
-from hsops.core.events import Event
+from hsops.core.events import Event, Note
 from hsops.core.milestones import summarize
 from hsops.core.runs import parse_run
 from hsops.launch import stall
@@ -178,6 +178,27 @@ def test_a_rank_that_misses_another_is_not_the_cause() -> None:
 
     assert isinstance(died, Died)
     assert _died(watch.run, died, "lab").message == "TP1 of tiny was killed by SIGKILL"
+
+
+def test_a_run_that_waits_to_be_started_again_is_waited_for() -> None:
+    """It is said once; silence meanwhile is no stall; the next attempt is judged on its own."""
+    ended = {"exit": an_exit(STARTED + 9), "ranks": {"TP0": None, "TP1": an_exit(STARTED + 8)}}
+    waiting = {"kind": "run", "run": a_run(**ended, restart_at=STARTED + 30), "utc_offset": 0.0, "now": STARTED + 10}
+    watch = a_watch(floor=60.0)
+
+    told = [*watch.take(waiting, 1.0), *watch.take(waiting, 2.0), *feed(watch, LOG, now=2.0)]
+    vitals(watch, 200.0)
+    judged = [watch.judge(now) for now in (1.0, 5.0, 200.0)]
+    list(watch.take({"kind": "run", "run": a_run(attempt=2)}, 201.0))
+    cut = list(watch.take({"kind": "log-cut", "why": "restarted", "file": 8}, 201.0))
+    again = (watch.judge(210.0), watch.summary.lines, watch.port_is_open)
+    list(watch.take({"kind": "run", "run": a_run(attempt=2, ranks={"TP0": an_exit(STARTED + 99)})}, 211.0))
+
+    said = [one.message for one in told if isinstance(one, Note)]
+    assert said == ["TP1 ended (killed by SIGKILL); the host starts it again in 20 s, for attempt 2"]
+    assert judged == [None] * 3 and len(cut) == 1 and again == (None, 0, False)
+    died = watch.judge(220.0)
+    assert isinstance(died, Died) and died.who == "TP0"
 
 
 def test_end_of_the_stream_is_the_end() -> None:

@@ -12,16 +12,18 @@ from typing import Any
 
 import pytest
 
-from hsops.agent import procs
+from hsops.agent import leases, procs
 from hsops.agent.__main__ import note_use
 from hsops.agent.prune import KEPT_RUNS, UNUSED_S, prune
 
 
-def a_run(state: Path, n: int, server: str = "tiny", **told: Any) -> Path:
-    """A run that has ended, unless told otherwise; a higher n is newer."""
+def a_run(state: Path, n: int, server: str = "tiny", where: str = "", **told: Any) -> Path:
+    """A run of here that has ended, unless told otherwise; a higher n is newer."""
     folder = state / f"runs/1130-1000{n:02}-0000"
     folder.mkdir(parents=True)
-    (folder / "spec.json").write_text(json.dumps({"server": server, "created": 1000.0 + n}))
+    (folder / "spec.json").write_text(
+        json.dumps({"server": server, "created": 1000.0 + n, "where": where or leases.where()})
+    )
     (folder / "state.json").write_text(json.dumps({"phase": "exited", "boot": procs.boot_id(), **told}))
     return folder
 
@@ -54,6 +56,27 @@ def test_a_run_with_a_process_left_stays(tmp_path: Path) -> None:
     prune(str(tmp_path))
 
     assert kept and not old.exists() and all(run.exists() for run in runs)
+
+
+@pytest.mark.parametrize("where", ["box2 another-boot pid:[4026531836]", "box another-container pid:[4026532001]"])
+def test_a_run_of_another_machine_or_container_stays_while_it_may_be_live(tmp_path: Path, where: str) -> None:
+    """The state folder lies on NFS, or is mounted into containers: pids of there say nothing here."""
+    live = {"phase": "running", "pid": 4194303, "start": 1, "supervisor": [4194302, 1]}
+    a_week = time.time() - UNUSED_S
+    elsewhere = [
+        a_run(tmp_path, 0, where=where, **live),
+        a_run(tmp_path, 1, where=where, **live, boot="another-boot"),
+        a_run(tmp_path, 2, where=where),
+        a_run(tmp_path, 3, where=where),
+    ]
+    for folder in (*elsewhere[:2], elsewhere[3]):
+        os.utime(folder, (a_week - 100, a_week - 100))
+    for n in range(4, KEPT_RUNS + 4):
+        a_run(tmp_path, n)
+
+    prune(str(tmp_path))
+
+    assert [run.exists() for run in elsewhere] == [True, True, True, False]  # the last: it ended a week ago
 
 
 @pytest.fixture
