@@ -10,6 +10,7 @@ import os
 import socket
 import ssl
 import threading
+import time
 from collections import deque
 from typing import Any
 
@@ -18,6 +19,8 @@ from hsops.agent import protocol, send
 HANDSHAKE_S = 5.0
 STRANGERS = 32  # connections without a handshake yet: one more, and the oldest of them is closed
 SILENT_S = 60.0  # of a client that takes nothing; between two requests it may be silent for longer
+DESERTED_S = 300.0  # without a client's connection
+TICK_S = 1.0
 PIECE = 1 << 20
 _KEEP_ALIVE = (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
 
@@ -62,15 +65,23 @@ class _Door:
         self._context, self._folder, self._client = context, folder, client
         self._strangers: deque[ssl.SSLSocket] = deque()
         self._lock = threading.Lock()
+        self._known, self._used = 0, time.monotonic()
 
     def keep(self, listener: socket.socket) -> None:
-        """Until the process is ended."""
-        while True:
-            connection, (address, *_) = listener.accept()
+        """Until the process is ended, or nobody has been here for long: the client's link may have died silently."""
+        listener.settimeout(TICK_S)
+        while self._known or time.monotonic() - self._used < DESERTED_S:
+            try:
+                connection, (address, *_) = listener.accept()
+            except TimeoutError:
+                continue
+            except OSError:  # no more descriptors
+                time.sleep(TICK_S)
+                continue
             try:
                 if str(address).partition("%")[0] == self._client:
                     self._greet(connection)
-            except OSError:  # it is gone already, or there are no more threads or descriptors
+            except (OSError, RuntimeError):  # it is gone already, or there are no more threads
                 pass
             finally:
                 connection.close()  # of one that was greeted only the empty shell is left
@@ -83,7 +94,7 @@ class _Door:
             oldest = self._strangers.popleft() if len(self._strangers) > STRANGERS else None
         if oldest:
             with contextlib.suppress(OSError):
-                oldest.shutdown(socket.SHUT_RDWR)  # its thread sees the end, and closes it
+                socket.socket.shutdown(oldest, socket.SHUT_RDWR)  # its thread sees the end, and closes it
         threading.Thread(target=self._let_in, args=(known,), daemon=True).start()
 
     def _let_in(self, known: ssl.SSLSocket) -> None:
@@ -95,7 +106,15 @@ class _Door:
                 with self._lock, contextlib.suppress(ValueError):
                     self._strangers.remove(known)
             known.settimeout(SILENT_S)
-            send.serve(_Tls(known), self._folder)
+            self._count(1)
+            try:
+                send.serve(_Tls(known), self._folder)
+            finally:
+                self._count(-1)
+
+    def _count(self, change: int) -> None:
+        with self._lock:
+            self._known, self._used = self._known + change, time.monotonic()
 
 
 def _tune(connection: socket.socket) -> None:

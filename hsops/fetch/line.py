@@ -9,13 +9,13 @@ from contextlib import contextmanager, suppress
 from typing import Protocol
 
 from hsops.core.deadline import Deadline
-from hsops.core.errors import HsopsError, RemoteError
+from hsops.core.errors import HsopsError, RemoteError, UnreachableError
 from hsops.core.events import Emit, Note
 from hsops.core.inventory import Channel
 from hsops.fetch.plan import Transfer
 from hsops.fetch.wire import LostStreamError
 from hsops.remote.agent import Agent
-from hsops.remote.direct import Connection, Direct, NoDirectWayError, opened
+from hsops.remote.direct import FIRST_S, Connection, Direct, NoDirectWayError, opened
 
 BULK = Deadline(connect=15.0, idle=30.0, total=None)
 WORTH = 16 << 20  # bytes from which on a way beside SSH is looked for: a firewall may cost two seconds
@@ -120,14 +120,17 @@ class Ways:
             except NoDirectWayError as error:
                 if self._only:
                     raise
-                self._shut(error, note)
+                self.shut(error, note)
         return SshLine(self._agent, self._source)
 
-    def _shut(self, error: NoDirectWayError, note: Callable[[Note], None]) -> None:
+    def shut(self, error: UnreachableError, note: Callable[[Note], None]) -> None:
+        """No more lines beside SSH, unless no other way is wanted: connections through there are always lost."""
+        if self._only:
+            return
         with self._lock:
             known, self._direct = self._direct, None
         if known:
-            text = f"the direct connection cannot be opened again ({error.message}); the rest comes over ssh"
+            text = f"the direct connection does not hold ({error.message}); the rest comes over ssh"
             note(Note(text, self._agent.host.name, "warn"))
 
 
@@ -148,7 +151,7 @@ def ways(agent: Agent, source: str, way: Channel, size: int, emit: Emit) -> Iter
     if way == "ssh" or (way == "auto" and (size < WORTH or agent.host.via or agent.host.address is None)):
         yield Ways(agent, source)
         return
-    with _tried(agent, source) as (direct, why):
+    with _tried(agent, source, FIRST_S if way == "auto" else BULK.connect) as (direct, why):
         if direct:
             emit(Note(f"dumps come over TLS beside SSH, from {direct.place}", name))
         elif way == "direct":
@@ -160,7 +163,7 @@ def ways(agent: Agent, source: str, way: Channel, size: int, emit: Emit) -> Iter
 
 
 @contextmanager
-def _tried(agent: Agent, source: str) -> Iterator[tuple[Direct | None, str]]:
+def _tried(agent: Agent, source: str, seconds: float) -> Iterator[tuple[Direct | None, str]]:
     """The door if a connection through it can be made, else why not."""
     entering = opened(agent, source)
     try:
@@ -170,7 +173,7 @@ def _tried(agent: Agent, source: str) -> Iterator[tuple[Direct | None, str]]:
         return
     try:
         try:
-            direct.connect().close()
+            direct.connect(seconds).close()
         except NoDirectWayError as error:
             yield None, error.message
         else:

@@ -20,6 +20,7 @@ from hsops.fetch.plan import Transfer, cut, streams_for
 from hsops.fetch.stream import Hooks, Receiver, Trouble
 
 RETRIES = 4  # in a row without progress, for one stream
+DOUBT = 2  # such losses, and nothing more comes beside SSH: something between the machines may cut it
 PAUSE_S = 0.5  # before the first retry; doubles
 PROGRESS = 8 << 20  # bytes that count as progress between two losses
 TICK_S = 0.5
@@ -194,6 +195,8 @@ class _Pull:
             self._last_loss = error
         again = f"opened again ({failures} of {RETRIES})" if failures <= RETRIES else "given up"
         self._notes.put(Note(f"a stream was lost: {error.message}; {again}", self.host, "warn"))
+        if failures >= DOUBT:
+            self.ways.shut(error, self._notes.put)
         if failures <= RETRIES:
             self._stop.wait(PAUSE_S * 2 ** (failures - 1))
 

@@ -167,6 +167,9 @@ def server_config(folder: Path, port: int) -> list[str]:
         "MaxStartups 200",
         "MaxSessions 200",
         "Subsystem sftp internal-sftp",
+        # bash reads ~/.bashrc under sshd unless it is a shell in a shell: what is in there (an environment manager that
+        # waits a minute for a lock which a killed session left) is not the practice host's
+        "SetEnv SHLVL=1",
     ]
 
 

@@ -8,6 +8,7 @@ argument.
 from __future__ import annotations
 
 import datetime as dt
+import secrets
 import socket
 import ssl
 import tempfile
@@ -59,7 +60,9 @@ class Direct:
         self._context, self._certificate = context, certificate
 
     def connect(self, seconds: float = FIRST_S) -> Connection:
-        """A connection to the agent, each end known to the other.
+        """A connection to the agent, each end known to the other: the agent has begun to talk.
+
+        In TLS 1.3 the client's part of the handshake is over before the agent has looked at its certificate.
 
         Raises:
             NoDirectWayError: there is none within ``seconds``, or somebody else answers.
@@ -84,18 +87,24 @@ class Direct:
         except BaseException:
             plain.close()
             raise
-        if sock.getpeercert(binary_form=True) != self._certificate:
+        try:
+            if sock.getpeercert(binary_form=True) != self._certificate:
+                raise OSError(0, "another certificate than the agent's")
+            sock.settimeout(max(0.05, until - time.monotonic()))
+            if not (first := sock.recv(1)):
+                raise OSError(0, "the agent let nobody in")
+            sock.settimeout(_IDLE_S)
+        except BaseException:
             sock.close()
-            raise OSError(0, "another certificate than the agent's")
-        sock.settimeout(_IDLE_S)
-        return Connection(self.host, sock)
+            raise
+        return Connection(self.host, sock, first)
 
 
 class Connection:
     """One connection to the agent. Reads come from one thread."""
 
-    def __init__(self, host: str, sock: ssl.SSLSocket) -> None:
-        self._host, self._sock = host, sock
+    def __init__(self, host: str, sock: ssl.SSLSocket, first: bytes) -> None:
+        self._host, self._sock, self._first = host, sock, first
         self._buffer = memoryview(bytearray(_PIECE))
 
     def send(self, data: bytes) -> None:
@@ -115,7 +124,8 @@ class Connection:
         Raises:
             UnreachableError: the connection is lost, or nothing came for half a minute.
         """
-        got, want = 0, min(want, _PIECE)
+        got, want = len(self._first), min(want, _PIECE)
+        self._buffer[:got], self._first = self._first, b""
         try:
             while got < want and (count := self._sock.recv_into(self._buffer[got:])):
                 got += count
@@ -186,7 +196,8 @@ class Identity:
         from cryptography.hazmat.primitives.asymmetric import ec
 
         key = ec.generate_private_key(ec.SECP256R1())
-        name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "hsops")])
+        who = secrets.token_hex(8)  # a stranger who is shown it learns nothing
+        name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, who)])
         now = dt.datetime.now(dt.timezone.utc)
         certificate = (
             x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())

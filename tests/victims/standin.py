@@ -21,7 +21,9 @@ def main(port: str, ranks: str) -> None:
     for n in range(int(ranks)):
         words = [f"sglang::scheduler_TP{n}", __file__, "rank", str(n), segments[n].name]
         tracker = resource_tracker._resource_tracker.getfd()  # multiprocessing's own children hold it too
-        subprocess.Popen(words, executable=sys.executable, pass_fds=(tracker,))
+        # a Python whose first word is no path looks for its library in the folders above the current one
+        home = {**os.environ, "PYTHONHOME": sys.base_prefix}
+        subprocess.Popen(words, executable=sys.executable, pass_fds=(tracker,), env=home)
     log = os.readlink("/proc/self/fd/1")
     while sum(line.startswith("TP") for line in open(log)) < int(ranks):  # noqa: SIM115
         time.sleep(0.01)
