@@ -9,6 +9,7 @@ from typing import Any
 
 from hsops.agent import audit, doctor_gpus, lock, procs
 from hsops.agent.ending import Ending, outlive_client
+from hsops.agent.full_disk import Unwritten
 from hsops.agent.probe_tools import CouldNot
 from hsops.agent.proof import GPU_S, Proof, mib_of
 from hsops.agent.protocol import Refusal
@@ -44,13 +45,14 @@ def orphans(params: "dict[str, Any]") -> "dict[str, Any]":
 def stop(params: "dict[str, Any]") -> "dict[str, Any]":
     """End an orphan and what is below it. ``params``: pid, start, grace, gpu_s; ``lock``.
 
-    Result: ``{"orphan", "ended", "left", "seconds", "proof", "beside"}``, as of ``orphans`` and ``stop``.
+    Result: ``{"orphan", "ended", "left", "seconds", "proof", "beside", "unwritten"}``, as of ``orphans`` and ``stop``.
 
     Raises:
         Refusal: as of ``orphans``; changed-meanwhile: the pid is another process' by now; not-yours: another user's, or
-            another run's; locked, lock-lost (``lock.held``).
+            another run's; locked, lock-lost (``lock.held``), disk-full.
     """
-    with lock.held(params) as held, held.kept_alive():
+    lacks = Unwritten(params)
+    with lacks.locked() as held:
         (one,) = orphans(params)["orphans"]
         if one["start"] != params["start"]:
             said = f"pid {one['pid']} is another process by now: {one['command']}"
@@ -65,10 +67,11 @@ def stop(params: "dict[str, Any]") -> "dict[str, Any]":
         ended, left = ending.ended(), ending.left()
         outcome = f"{len(left)} processes left" if left else "done"
         told = {"orphan": one["pid"], "kind": one["kind"], "title": one["command"], "outcome": outcome}
-        audit.append(params["state_dir"], {"action": "stop-orphan", **lock.who(params), **told})
+        with lacks.writing("its line of the audit log"):
+            audit.append(params["state_dir"], {"action": "stop-orphan", **lock.who(params), **told})
         seconds = round(time.monotonic() - began, 2)
         return {"orphan": one, "ended": ended, "left": left, "seconds": seconds, "proof": proof.told(),
-                "beside": held.beside}  # fmt: skip
+                "beside": held.beside, "unwritten": lacks.told}  # fmt: skip
 
 
 class _Tree:
@@ -165,11 +168,21 @@ class _Seen:
             return f"it is {_user(pid)}'s, or something below it is another user's: ask them"
         if run := self.others.get(pid):
             return f"it is of run {run} of another state folder: hsops stop --run {run} with that folder's inventory"
+        if cared := self._cared(below):  # a subreaper adopts whatever loses its parent below it
+            return f"pid {cared} below it is of a run that is looked after, or its supervisor: stop that run first"
         if os.getpid() in below or pid == 1:
             return "this very command is below it"
         if kind == "gpu-memory" and not any(sign in path for path in procs.files(pid) for sign in _CUDA):
             return "nvidia-smi names this pid, and the process has no GPU open: the pid is one of another container"
         return ""
+
+    def _cared(self, pids: "list[int]") -> "int | None":
+        """One of ``pids`` that belongs to a run which is not lost, or looks after one."""
+        for pid in pids:
+            run = self.ours.get(pid)
+            if pid in self.others or (run and run not in self.lost) or "run-exec" in procs.title(pid):
+                return pid
+        return None
 
     def _mib(self) -> "dict[int, int]":
         held: dict[int, int] = {}

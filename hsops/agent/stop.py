@@ -1,12 +1,15 @@
 """``run-stop``: the run's whole process tree, and nothing else; and proof that it is gone."""
 
 import os
+import signal
 import time
 from typing import Any
 
 from hsops.agent import audit, lock, procs
 from hsops.agent.ending import Ending, outlive_client, until
+from hsops.agent.full_disk import Unwritten
 from hsops.agent.proof import GPU_S, Proof
+from hsops.agent.restart import stop_asked
 from hsops.agent.rundir import RunDir, all_runs, find_run, runs_folder
 
 _STARTING_S = 5.0  # from a run's spec to the start of its server; it takes ~0.1 s
@@ -21,16 +24,18 @@ def stop(params: "dict[str, Any]") -> "dict[str, Any]":
 
     Result: ``stopped`` [{``run``, ``ended`` [{``pid``, ``command``, ``by``: TERM or KILL}], ``left``, ``seconds``,
     ``proof``: ``Proof.told``, null when there was nothing to end}], ``beside``: who holds the host's lock meanwhile,
-    when ``lock.force`` was given; else null.
+    when ``lock.force`` was given; else null; ``unwritten``: sentences, what a full disk did not take.
 
     Raises:
-        Refusal: no-such-run, locked, lock-lost (``lock.held``).
+        Refusal: no-such-run, locked, lock-lost (``lock.held``), disk-full (``Unwritten``).
     """
     named = find_run(params) if params.get("run") else None
-    with lock.held(params) as held, held.kept_alive():
+    lacks = Unwritten(params)
+    with lacks.locked() as held:
         outlive_client()
         wanted = [named] if named else _of_server(params)
-        return {"stopped": [_stop(run, params, held.beside) for run in wanted], "beside": held.beside}
+        stopped = [_stop(run, params, held.beside, lacks) for run in wanted]
+        return {"stopped": stopped, "beside": held.beside, "unwritten": lacks.told}
 
 
 def _of_server(params: "dict[str, Any]") -> "list[RunDir]":
@@ -43,27 +48,33 @@ def _of_server(params: "dict[str, Any]") -> "list[RunDir]":
     return [run for run in runs if run.running() or run.processes(run.read("state.json"), snapshot)]
 
 
-def _stop(run: RunDir, params: "dict[str, Any]", beside: "dict[str, Any] | None") -> "dict[str, Any]":
-    ended = _end(run, params)
+def _stop(run: RunDir, params: "dict[str, Any]", beside: "dict[str, Any] | None", lacks: Unwritten) -> "dict[str, Any]":
+    ended = _end(run, params, lacks)
     told = {"action": "stop", **lock.who(params), "server": ended["run"]["server"], "run": run.id}
     outcome = f"{len(ended['left'])} processes left" if ended["left"] else "done"
-    audit.append(params["state_dir"], {**told, "beside": beside and beside["who"], "outcome": outcome})
+    with lacks.writing("its line of the audit log"):
+        audit.append(params["state_dir"], {**told, "beside": beside and beside["who"], "outcome": outcome})
     return ended
 
 
-def _end(run: RunDir, params: "dict[str, Any]") -> "dict[str, Any]":
+def _end(run: RunDir, params: "dict[str, Any]", lacks: Unwritten) -> "dict[str, Any]":
     state = run.read("state.json")
     began = time.monotonic()
     ending = Ending(lambda: run.processes(run.read("state.json")))  # anew: a restart policy may be at work
     since = run.read("spec.json").get("created")
     proof = Proof(ending.pids, float(params.get("gpu_s", GPU_S)), since) if ending.known else None
-    if ending.known or run.running():  # between two attempts there is no process
-        run.write("stop.json", {"time": time.time(), "by": os.environ.get("USER", "")})
-        run.event("stopping", processes=len(ending.known))
     same_boot = state.get("boot") == procs.boot_id()  # else its start time may be another's
+    if ending.known or run.running():  # between two attempts there is no process
+        with lacks.writing("stop.json of the run", must=True):
+            run.write("stop.json", {"time": time.time(), "by": os.environ.get("USER", "")})
+        if same_boot and not stop_asked(run) and run.read("spec.json").get("restart"):
+            pid, start = state["supervisor"]
+            procs.send(pid, start, signal.SIGKILL)  # it would start the server again
+        run.event("stopping", processes=len(ending.known))
     server = [(state["pid"], state["start"])] if same_boot and state.get("pid") else []
     ending.end(server, float(params.get("grace", 10.0)), proof.note if proof else lambda _: None)
-    _settle(run, state)
+    with lacks.writing("state.json of the run"):
+        _settle(run, state)
     ended, left = ending.ended(), ending.left()
     seconds = round(time.monotonic() - began, 2)
     told = proof and proof.told(run.read("spec.json").get("port"))

@@ -11,7 +11,7 @@ from hsops.core.orphans import Orphan, parse_orphan
 from hsops.core.proof import Proof, parse_proof
 from hsops.remote.agent import Agent
 from hsops.remote.lock import Lock
-from hsops.remote.runs import GPU_S, goes_on, stop_deadline
+from hsops.remote.runs import GPU_S, goes_on, on_full_disk, stop_deadline
 
 _LOOK = Deadline(idle=30.0, total=30.0)  # nvidia-smi may take its time twice
 _FIXES = {
@@ -40,6 +40,7 @@ class StoppedOrphan:
     seconds: float
     proof: Proof
     beside: str
+    unwritten: tuple[str, ...] = ()
 
 
 def orphans(agent: Agent, pid: int | None = None) -> Orphans:
@@ -75,11 +76,17 @@ def stop_orphan(
     except UnreachableError as error:
         raise goes_on(error) from None
     except AgentError as error:
-        raise _explained(error) from None
+        raise _explained(on_full_disk(error)) from None
     words = found["beside"]["words"] if found["beside"] else ""
     left, ended = tuple(found["left"]), tuple(found["ended"])
     return StoppedOrphan(
-        parse_orphan(found["orphan"]), ended, left, found["seconds"], parse_proof(found["proof"]), words
+        parse_orphan(found["orphan"]),
+        ended,
+        left,
+        found["seconds"],
+        parse_proof(found["proof"]),
+        words,
+        tuple(found["unwritten"]),
     )
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hsops.core.command import Command
 from hsops.core.deadline import QUICK, Deadline
-from hsops.core.errors import UnhealthyError, UnreachableError
+from hsops.core.errors import AgentError, UnhealthyError, UnreachableError
 from hsops.core.proof import Proof, parse_proof
 from hsops.core.runs import Run, parse_run
 from hsops.remote.agent import Agent
@@ -36,6 +36,7 @@ class Stopped:
         seconds: how long it took.
         proof: that they are gone: port, shared memory, GPU memory; None when there was nothing to end.
         beside: who held the host's lock meanwhile, in words; empty: nobody else.
+        unwritten: what a full disk did not take, in sentences.
     """
 
     run: Run
@@ -44,6 +45,7 @@ class Stopped:
     seconds: float
     proof: Proof | None = None
     beside: str = ""
+    unwritten: tuple[str, ...] = ()
 
 
 def list_runs(agent: Agent, server: str | None = None, *, limit: int = 20, alive: bool = False) -> tuple[Run, ...]:
@@ -124,6 +126,8 @@ def _stop(
         found = lock.call("run-stop", what=what, keep=keep, beside=beside, deadline=deadline, **asked)
     except UnreachableError as error:
         raise goes_on(error) from None
+    except AgentError as error:
+        raise on_full_disk(error) from None
     words = found["beside"]["words"] if found["beside"] else ""
     return tuple(
         Stopped(
@@ -133,6 +137,7 @@ def _stop(
             one["seconds"],
             parse_proof(one["proof"]) if one["proof"] else None,
             words,
+            tuple(found["unwritten"]),
         )
         for one in found["stopped"]
     )
@@ -142,6 +147,14 @@ def stop_deadline(grace: float, gpu_s: float) -> Deadline:
     """For ending processes: the grace, SIGKILL, and nvidia-smi asked until the memory is back."""
     seconds = grace + gpu_s + 90.0
     return Deadline(idle=seconds, total=seconds)
+
+
+def on_full_disk(error: AgentError) -> AgentError:
+    """What else a stop can do when the state folder takes nothing."""
+    if error.code == "disk-full":
+        error.why = "without the lock somebody may change the host meanwhile, and nothing would tell of the stop"
+        error.fix = "make room on the host; or stop --force, which goes on without writing"
+    return error
 
 
 def goes_on(error: UnreachableError) -> UnreachableError:

@@ -18,7 +18,7 @@ def run_lines(stopped: Iterable[Stopped]) -> Iterator[str]:
     for one in stopped:
         none = False
         yield f"{one.run.server}: run {one.run.id} stopped in {one.seconds:.1f} s, {len(one.ended)} processes ended"
-        yield from _rows(one.beside, one.ended, one.left)
+        yield from _rows(one)
         if one.proof:
             yield from proof_lines(one.proof, one.left)
     if none:
@@ -29,7 +29,7 @@ def orphan_lines(stopped: Iterable[StoppedOrphan]) -> Iterator[str]:
     """Of orphans."""
     for one in stopped:
         yield f"pid {one.orphan.pid} ended in {one.seconds:.1f} s, {len(one.ended)} processes in all"
-        yield from _rows(one.beside, one.ended, one.left)
+        yield from _rows(one)
         yield from proof_lines(one.proof, one.left)
 
 
@@ -74,12 +74,14 @@ def faults(host: str, proof: Proof | None, left: Iterable[Mapping[str, Any]]) ->
         yield {"type": "UnhealthyError", "message": message, "host": host, "why": _by(held), "fix": "hsops doctor"}
 
 
-def _rows(beside: str, ended: Iterable[Mapping[str, Any]], left: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    if beside:
-        yield f"  beside: {beside}"
-    for row in ended:
+def _rows(one: Stopped | StoppedOrphan) -> Iterator[str]:
+    if one.beside:
+        yield f"  beside: {one.beside}"
+    for lack in one.unwritten:
+        yield f"  WARNING: {lack}"
+    for row in one.ended:
         yield f"  {row['pid']:>8}  {row['by']:4}  {row['command']}"
-    for row in left:
+    for row in one.left:
         yield f"  {row['pid']:>8}  LEFT  {row['command']} (state {row['state']})"
 
 

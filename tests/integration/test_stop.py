@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -18,7 +19,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hsops.agent import procs
+from hsops.agent import audit, leases, procs, rundir, stop
+from hsops.agent.protocol import Refusal
 from hsops.core.errors import UnreachableError
 from hsops.core.runs import Run
 from hsops.lab import sshd
@@ -272,3 +274,29 @@ def test_what_the_operator_sees(agent: Agent, tmp_path: Path, gpu_tool: GpuTool)
     assert badly.returncode == 7 and told["data"]["stopped"][0]["proof"]["held"][0]["gpu"] == "3"
     assert "GPU 3: 4.0 GiB is not back" in told["errors"][0]["message"] and str(second.pid) in told["errors"][0]["why"]
     assert (again.returncode, again.stdout) == (0, "nothing is running\n")
+
+
+def test_a_full_state_folder(agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is ended and the way out is told; with force the server ends, and its supervisor starts no other."""
+    run = start(agent, "rank=0", "{port}", "say=up", "sleep", restart={"max": 3, "window": 600.0, "backoff": 0.1})
+    said(run, "up")
+    path = Path(run.directory) / "state.json"
+    wait_for(lambda: json.loads(path.read_text())["served"], "its supervisor knows that it serves")
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    asked = {"state_dir": str(tmp_path / "state"), "run": run.id, "grace": PATIENCE_S}
+    with monkeypatch.context() as patch:  # the verb runs here: it must meet a disk that only it finds full
+        for module, name in ((leases, "write"), (audit, "append"), (rundir, "write_json")):
+            patch.setattr(module, name, full)
+        patch.setattr(stop, "outlive_client", lambda: None)
+        with pytest.raises(Refusal) as caught:
+            stop.stop(dict(asked))
+        there = marked(run.id)
+        told = stop.stop({**asked, "lock": {"force": True}})
+
+    assert caught.value.code == "disk-full" and run.pid in there
+    assert [row["pid"] for row in told["stopped"][0]["ended"] if row["by"] == "TERM"] == [run.pid]
+    assert len(told["unwritten"]) == 4 and all("No space left" in line for line in told["unwritten"])
+    assert not marked(run.id) and not procs.is_alive(*json.loads(path.read_text())["supervisor"])
