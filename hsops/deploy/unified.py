@@ -19,6 +19,7 @@ _ESCAPES = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b'"': b'"', b"\\": b"\\", b"a
 _NULL = "/dev/null"
 _STAMP = re.compile(rb"\t(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?:\.0+)? ([+-]\d{4})$")
 _ONLY = re.compile(rb"Only in .+: (.+)")
+_NO_END = "'\\ No newline at end of file'"
 _BINARY = "a binary file: a diff cannot hold it strictly; use a patch of kind files"
 
 
@@ -138,7 +139,11 @@ class _Parser:
             return
         counts = [1 if match[i] is None else int(match[i]) for i in (2, 4)]
         rows, whole = self._rows(*counts)
-        if not whole:
+        if self._line().startswith(b"\\"):
+            self._fault(self.at + 1, f"{_NO_END} here, but no line before it has an end to lose")
+        elif _goes_on(rows):
+            self._fault(number, f"the hunk goes on behind {_NO_END}")
+        elif not whole:
             said = "the diff ends inside the hunk" if self.at >= len(self.lines) else "the hunk ends early"
             self._fault(number, f"{said}: it is to have {counts[0]} lines before and {counts[1]} after")
         elif self._line()[:1] in (b"+", b" ") or (self._line()[:1] == b"-" and not self._may_follow()):
@@ -159,7 +164,7 @@ class _Parser:
         while self.at < len(self.lines) and (old > 0 or new > 0 or self._line().startswith(b"\\")):
             line = self._line()
             sign = line[:1] or b" "  # some editors strip the one blank of an empty line
-            if sign == b"\\" and rows:
+            if sign == b"\\" and rows and rows[-1][1].endswith(b"\n"):
                 rows[-1] = (rows[-1][0], rows[-1][1][:-1])
             elif sign in b" -+" and (old > 0 if sign == b"-" else new > 0 if sign == b"+" else old > 0 and new > 0):
                 rows.append((sign, line[1:] + b"\n"))
@@ -290,6 +295,12 @@ def _made(number: int, start: int, rows: list[tuple[bytes, bytes]]) -> Hunk:
     old = tuple(text for sign, text in rows if sign != b"+")
     new = tuple(text for sign, text in rows if sign != b"-")
     return Hunk(number, start, old, new, leading, trailing)
+
+
+def _goes_on(rows: list[tuple[bytes, bytes]]) -> bool:
+    """A side has a line behind the one without an end: put in, the two would be one line."""
+    sides = ([text for sign, text in rows if sign != other] for other in (b"+", b"-"))
+    return any(not text.endswith(b"\n") for side in sides for text in side[:-1])
 
 
 def _unescape(match: re.Match[bytes]) -> bytes:

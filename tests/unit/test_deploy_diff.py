@@ -17,6 +17,7 @@ from hsops.deploy.hunks import Fitted, fit
 from hsops.deploy.parts import DiffParts
 from hsops.deploy.unified import parse
 
+NO_END = "\\ No newline at end of file\n"
 ABSENT = Recorded("absent", "", {}, "", {})
 
 
@@ -162,6 +163,11 @@ def test_the_hosts_lines_stand_beside_the_hunks() -> None:
         ("--- a/x\n+++ b/x\n@@ -1,2 +1,2 @@\n a\n-b\n", "d:3:1: the diff ends inside the hunk: it is to have"),
         ("--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n+c\n", "d:6:1: a line too many: the header in line 3 counts fewer"),
         ("--- a/x\n+++ b/x\n@@ -1,2 +1,2 @@\n a\n b\n", "d:3:1: the hunk changes nothing"),
+        (f"--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b = 30\n{NO_END}{NO_END}", f"d:7:1: '{NO_END[:-1]}' here, but no line"),
+        (f"--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n{NO_END}{NO_END}+b\n", f"d:6:1: '{NO_END[:-1]}' here, but no line"),
+        (f"--- a/x\n+++ b/x\n@@ -1 +1 @@\n{NO_END}-a\n+b\n", f"d:4:1: '{NO_END[:-1]}' here, but no line"),
+        (f"--- a/x\n+++ b/x\n@@ -1 +1,2 @@\n-a\n+b\n{NO_END}+c\n", "d:3:1: the hunk goes on behind"),
+        (f"--- a/x\n+++ b/x\n@@ -1,2 +1 @@\n-a\n{NO_END}-b\n+c\n", "d:3:1: the hunk goes on behind"),
         ("--- a/x\n+++ b/x\n@@ one @@\n-a\n", "d:3:1: not a hunk's header"),
         ("@@ -1 +1 @@\n-a\n+b\n", "d:1:1: a hunk before any file name"),
         ("--- a/x\n+++ b/x\n", "d:1:1: no hunk follows"),
@@ -276,6 +282,15 @@ def test_a_file_is_patched_from_its_original_while_it_is_ours() -> None:
         (edit,) = edits.of_diff(parts(made(b"original\n", b"new\n")), host).edits
         assert (edit.content, edit.original) == (b"new\n", b"original\n")
         assert edit.before == host.files["x"].sha256  # type: ignore[union-attr]
+
+
+def test_a_file_that_an_upgrade_took_away_is_none_to_patch() -> None:
+    """Nor is its old text: the new SGLang would hold a module of the old one."""
+    recorded = Recorded("absent", "1" * 12, {}, "0.5.9", {"x": "replaced"})
+    host = replace(facts(x=None), recorded=recorded, originals={"x": facts(x=b"original\n").files["x"]})
+
+    with pytest.raises(UnsupportedError, match="x: no such file on the host"):
+        edits.of_diff(parts(made(b"original\n", b"new\n")), host)
 
 
 def gnu(old: bytes, new: bytes, stamps: tuple[str, str], name: str = "x") -> bytes:
