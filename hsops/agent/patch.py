@@ -35,8 +35,8 @@ def inspect(params: dict[str, Any]) -> dict[str, Any]:
     ``flags``, of SGLang's command line.
 
     Returns ``sglang`` (facts), ``patches`` {name: {``state``: absent | applied | partial | foreign, ``identity``,
-    ``options``, ``sglang``, ``applied``, ``serial``, ``files`` {path: applied | original | missing | edited},
-    ``originals``, as ``files``}}, ``places`` {name: the folders that it is recorded in},
+    ``options``, ``sglang``, ``applied``, ``serial``, ``files`` {path: applied | original | missing | edited |
+    replaced}, ``originals``, as ``files``}}, ``places`` {name: the folders that it is recorded in},
     ``files`` {path: {``content_b64``, null when not wanted, ``mode``, ``sha256``} or null}, ``flags`` {flag: whether
     SGLang's code has it}, ``owners`` {path: patch}, ``root`` (the place's folder), ``state_dir``, ``machine`` (see
     ``facts.machine``) and ``unwritable`` (why, or empty).
@@ -64,7 +64,7 @@ def inspect(params: dict[str, Any]) -> dict[str, Any]:
             "places": {name: places(params["state_dir"], name) for name in params["patches"]},
             "files": {path: _told(site, path, known, marked.get(path, "")) for path in wanted},
             "flags": facts.flags(sglang["site"] or "", params.get("flags", [])),
-            "owners": owners(params["state_dir"], site),
+            "owners": owners(params["state_dir"], site, wanted),
             "root": site.root,
             "state_dir": os.path.realpath(os.path.expanduser(params["state_dir"])),
             "machine": facts.machine(),
@@ -96,7 +96,7 @@ def apply(params: dict[str, Any]) -> dict[str, Any]:
             told = {"changed": [], "identity": params["identity"], "runs": _loaded(params, site)}
             return {**told, "already": True, "since": since}
         _check_expected(params, store, sglang["version"])
-        patch_plan.check(edits, site)
+        patch_plan.check(edits, site, store)
         _check_owners(params, site, edits)
         changes, entries, folders = patch_plan.applying(edits, store)
         _check_writable(site, changes)
@@ -143,7 +143,8 @@ def revert(params: dict[str, Any]) -> dict[str, Any]:
         changes = patch_plan.reverting(record, judged, store)
         _check_writable(site, changes)
         store.told = _audited("revert", params, record["identity"], None, site)
-        _carry_out(store, changes, None, remove=record["folders"][::-1])
+        missing = [folder for one in changes if one["after"] for folder in site.missing_folders(one["path"])]
+        _carry_out(store, changes, None, make=[*dict.fromkeys(missing)], remove=record["folders"][::-1])
         left = [folder for folder in record["folders"] if os.path.isdir(site.path(folder))]
         changed = [change["path"] for change in changes]
         return {"changed": changed, "left": left, "identity": record["identity"], "runs": _loaded(params, site)}
@@ -166,11 +167,11 @@ def rehearse(params: dict[str, Any]) -> dict[str, Any]:
     """
     from hsops.agent import patch_script
 
-    _, site = _place(params)
+    sglang, site = _place(params)
     with lock.held(params) as held, held.kept_alive(), _locked(params, held):  # minutes: others are told for whom
         _recover(params["state_dir"], site)
         store = Store(params["state_dir"], params["patch"], site)
-        return patch_script.rehearse(params, store, import_root=params["place"] == "site")
+        return patch_script.rehearse(params, store, sglang["version"], import_root=params["place"] == "site")
 
 
 def _place(params: dict[str, Any]) -> tuple[dict[str, Any], Site]:
@@ -273,7 +274,7 @@ def _check_expected(params: dict[str, Any], store: Store, version: str | None) -
 
 def _check_owners(params: dict[str, Any], site: Site, edits: list[patch_plan.Edit]) -> None:
     held: dict[str, list[str]] = {}
-    for path, name in owners(params["state_dir"], site).items():
+    for path, name in owners(params["state_dir"], site, [edit.path for edit in edits]).items():
         if name != params["patch"] and any(path == edit.path for edit in edits):
             held.setdefault(name, []).append(path)
     for name, shared in held.items():

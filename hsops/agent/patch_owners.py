@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from hsops.agent import patch_shapes
@@ -18,17 +18,21 @@ def places(state_dir: str, name: str) -> list[str]:
     return [record["site"] for record in _records(state_dir, name) if os.path.isdir(record["site"])]
 
 
-def owners(state_dir: str, site: Site) -> dict[str, str]:
-    """Path -> the patch that changes it, recorded for ``site`` itself or for a folder above or below it."""
+def owners(state_dir: str, site: Site, paths: Iterable[str]) -> dict[str, str]:
+    """Path -> the patch that changes it, recorded for ``site`` itself or for a folder above or below it.
+
+    By whatever link a file is named, its owner is one: told are real paths, and those of ``paths`` that lead to them.
+    """
     folder = patches_folder(state_dir)
     found = {}
     for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
         for record in _records(state_dir, name):
             for entry in record["files"]:
-                path = os.path.relpath(os.path.join(record["site"], entry["path"]), site.root)
-                if not entry["cache"] and not path.startswith("../"):
-                    found[path] = name
-    return found
+                if not entry["cache"]:
+                    found[os.path.realpath(os.path.join(record["site"], entry["path"]))] = name
+    below = {os.path.relpath(full, site.root): name for full, name in found.items()}
+    led = {path: found[full] for path in paths if (full := site.path(path)) in found}
+    return {path: name for path, name in below.items() if not path.startswith("../")} | led
 
 
 def _records(state_dir: str, name: str) -> Iterator[dict[str, Any]]:

@@ -43,14 +43,15 @@ def parse_edit(raw: dict[str, Any]) -> Edit:
     return Edit(raw["path"], content, raw["mode"], raw["before_sha256"], original, exact)
 
 
-def check(edits: list[Edit], site: Site) -> None:
+def check(edits: list[Edit], site: Site, store: Store) -> None:
     """Every path is allowed and every file is as the client saw it.
 
     Raises:
         Refusal: ``escapes-root``, ``changed-meanwhile``; ``not-a-file``: a file stands where a folder is to be, or a
-            link is to be removed; ``same-file``: a link leads from one path to another.
+            link is to be removed; ``same-file``: a link leads from one path to another, be it one that an earlier apply
+            named the file by.
     """
-    files: dict[str, str] = {}
+    files = {site.path(entry["path"]): entry["path"] for entry in (store.record() or {"files": []})["files"]}
     made = {edit.path for edit in edits if edit.content is not None}
     for edit in edits:
         _check_place(edit, site, made)
@@ -138,7 +139,7 @@ def judge(record: dict[str, Any] | None, site: Site, version: str | None) -> dic
     """How a recorded patch stands.
 
     ``files`` tells each file: ``applied``, ``original`` (undone by somebody), ``missing``, ``edited``, or ``replaced``:
-    neither of both, but SGLang's version is another than at apply, so an upgrade brought it.
+    none of the first two, but SGLang's version is another than at apply, so an upgrade brought it or took it away.
     """
     if record is None:
         return {"state": "absent", "identity": None, "options": None, "files": {}}
@@ -147,7 +148,7 @@ def judge(record: dict[str, Any] | None, site: Site, version: str | None) -> dic
     for entry in record["files"]:
         if not entry["cache"]:
             state = _entry_state(entry, site)
-            files[entry["path"]] = "replaced" if state == "edited" and replaced else state
+            files[entry["path"]] = "replaced" if state in ("edited", "missing") and replaced else state
     told = {key: record[key] for key in ("serial", "identity", "options", "sglang", "applied")}
     return {"state": _overall(set(files.values())), **told, "files": files}
 

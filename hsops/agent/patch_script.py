@@ -33,8 +33,11 @@ MARK = "HSOPS_SCRIPT"  # in the environment of everything that a script starts
 _SUBREAPER, _DEATH_SIGNAL = 36, 1
 
 
-def rehearse(params: dict[str, Any], store: Store, *, import_root: bool) -> dict[str, Any]:
-    """Run the script; the real files are as before afterwards. Parameters and result: see ``patch.rehearse``."""
+def rehearse(params: dict[str, Any], store: Store, version: str | None, *, import_root: bool) -> dict[str, Any]:
+    """Run the script; the real files are as before afterwards. Parameters and result: see ``patch.rehearse``.
+
+    ``version``: SGLang's, here and now.
+    """
     site, files = store.site, params["files"]
     for path in files:
         site.path(path)  # it must not lead out
@@ -45,7 +48,7 @@ def rehearse(params: dict[str, Any], store: Store, *, import_root: bool) -> dict
     if os.path.commonpath((site.root, os.path.realpath(os.path.dirname(scratch)))) == site.root:
         raise Refusal("bad-root", f"state_dir lies below root, {site.root}", root=site.root)
     discard(scratch)
-    run = _Run(params, store, scratch, import_root)
+    run = _Run(params, store, scratch, version, import_root)
     try:
         return run.result()
     finally:
@@ -99,12 +102,15 @@ class _Run:
         params: of the verb.
         store: of the patch.
         scratch: the folder to work in.
+        version: of SGLang.
         import_root: the root is one that modules are imported from.
     """
 
-    def __init__(self, params: dict[str, Any], store: Store, scratch: str, import_root: bool) -> None:
+    def __init__(
+        self, params: dict[str, Any], store: Store, scratch: str, version: str | None, import_root: bool
+    ) -> None:
         self.params, self.store, self.site, self.scratch = params, store, store.site, scratch
-        self.import_root, self.name = import_root, str(params["name"])
+        self.version, self.import_root, self.name = version, import_root, str(params["name"])
         self.copy = os.path.join(scratch, "root")
         self.scopes = sorted({path.split("/")[0] for path in params["files"]})
 
@@ -128,7 +134,7 @@ class _Run:
         os.makedirs(self.copy, mode=0o700)
         os.makedirs(os.path.join(self.scratch, "script"), mode=0o700)
         copy_tree(self.site.root, self.scopes, self.copy)
-        for path, old in without_patch(self.store):
+        for path, old in without_patch(self.store, self.version):
             target = os.path.join(self.copy, path)
             if path.split("/")[0] not in self.scopes:
                 continue
@@ -257,14 +263,18 @@ def _how_it_ended(code: int, timeout: float) -> str:
     return f"exited with {code}" if code > 0 else f"was ended by signal {-code}"
 
 
-def without_patch(store: Store) -> list[tuple[str, dict[str, Any] | None]]:
-    """The files that are the patch's own work now, each with the state that it had before."""
+def without_patch(store: Store, version: str | None) -> list[tuple[str, dict[str, Any] | None]]:
+    """The files that are the patch's own work now, each with the state that it had before.
+
+    Not those of another SGLang: the script would bring the old one's code back.
+    """
     from hsops.agent import patch_plan
 
     record = store.record()
-    judged = patch_plan.judge(record, store.site, record["sglang"] if record else None)["files"]
+    judged = patch_plan.judge(record, store.site, version)["files"]
     entries = [entry for entry in record["files"] if not entry["cache"]] if record else []
-    return [(entry["path"], entry["original"]) for entry in entries if judged[entry["path"]] != "original"]
+    apart = ("original", "replaced")
+    return [(entry["path"], entry["original"]) for entry in entries if judged[entry["path"]] not in apart]
 
 
 def _differ(path: str, before: dict[str, Any], after: dict[str, Any]) -> bool:

@@ -123,7 +123,7 @@ class Site:
         """Create one folder durably, for everybody to read, with the owner of its parent."""
         path = self.path(relative)
         parent = os.path.dirname(path)
-        with contextlib.suppress(FileExistsError):
+        if not os.path.isdir(path):  # a file there is somebody's: it fails, with its mode as it was
             os.mkdir(path)
         os.chmod(path, 0o755)  # noqa: S103 - the server may run as another user than the one with this umask
         if os.geteuid() == 0:
@@ -142,7 +142,7 @@ class Site:
         _remove_empty(path)
         if os.path.isdir(path):
             return False
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             sync_folder(os.path.dirname(path))
         return True
 
@@ -194,7 +194,7 @@ def _remove_empty(folder: str) -> None:
     try:
         os.rmdir(folder)
     except OSError as error:
-        if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY):
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY):
             raise
 
 

@@ -28,7 +28,8 @@ class Recorded:
         identity: of what was applied; empty when absent.
         options: of what was applied.
         sglang: SGLang's version at that time.
-        files: path -> ``applied``, ``original``, ``missing``, ``edited`` or ``replaced`` (by another SGLang).
+        files: path -> ``applied``, ``original``, ``missing``, ``edited`` or ``replaced`` (by another SGLang, or
+            gone with it).
     """
 
     state: str

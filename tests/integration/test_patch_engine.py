@@ -78,7 +78,7 @@ def apply(
 ) -> None:
     store = Store(state_dir, "p", site, fence)
     store.recover()
-    patch_plan.check(wanted, site)
+    patch_plan.check(wanted, site, store)
     changes, entries, folders = patch_plan.applying(wanted, store)
     record = {"serial": serial, "identity": serial, "options": {}, "sglang": "1", "applied": 0.0}
     missing = [folder for folder in folders if not os.path.isdir(site.path(folder))]
@@ -293,13 +293,33 @@ def test_an_upgraded_file_survives_the_revert(site: Site, state_dir: str) -> Non
     assert site.read("payload/__init__.py") is None
 
 
-def test_a_file_that_changed_since_the_client_looked_is_refused(site: Site) -> None:
+@pytest.mark.parametrize("version,state,back", [("1", "missing", True), ("2", "replaced", False)])
+def test_a_file_that_is_gone_comes_back_unless_an_upgrade_took_it(
+    version: str, state: str, back: bool, site: Site, state_dir: str
+) -> None:
+    """The old SGLang's module beside the new one's would be imported; the same SGLang's own is missed."""
+    original = site.read(MODEL)
+    apply(site, state_dir, edits(site), "a")
+    Path(site.root, MODEL).unlink()
+    judged, store = judge(site, state_dir, version), Store(state_dir, "p", site)
+    record = store.record()
+    assert record is not None
+
+    store.carry_out(patch_plan.reverting(record, judged, store), None)
+
+    assert (judged["state"], judged["files"][MODEL]) == ("partial", state)
+    assert site.read(MODEL) == (original if back else None)
+    assert (site.read(CACHE) is not None) == back
+    assert site.read("payload/__init__.py") is None
+
+
+def test_a_file_that_changed_since_the_client_looked_is_refused(site: Site, state_dir: str) -> None:
     """The precondition is checked before anything is written."""
     wanted = edits(site)
     Path(site.root, MODEL).write_bytes(b"changed meanwhile")
 
     with pytest.raises(Refusal) as caught:
-        patch_plan.check(wanted, site)
+        patch_plan.check(wanted, site, Store(state_dir, "p", site))
 
     assert caught.value.code == "changed-meanwhile"
 

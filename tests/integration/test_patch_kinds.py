@@ -243,6 +243,19 @@ def test_another_root_needs_no_sglang_and_is_found_when_it_left_the_inventory(si
     assert list((tmp_path / "engine").iterdir()) == []
 
 
+def test_what_an_upgrade_took_away_does_not_come_back(site: Site) -> None:
+    """Neither by a deploy, of which there is nothing to patch any more, nor by a revert."""
+    site.diff({MODEL: CHANGED, "sglang/new.py": "x = 1\n"})
+    site.patches(DIFF)
+    site.ok()
+    (site.root / MODEL).unlink()
+    site.write("sglang/version.py", '__version__ = "0.5.10"\n')
+
+    assert f"{MODEL}: no such file on the host" in site.refused()
+    assert [action["path"] for action in site.ok("--revert")["patches"][0]["actions"]] == ["sglang/new.py"]
+    assert set(site.tree()) == {"sglang/__init__.py", "sglang/version.py"}
+
+
 def test_two_patches_on_one_file_are_refused_before_anything_is_changed(site: Site) -> None:
     """In one command, and when the other is there already."""
     site.diff({MODEL: CHANGED})

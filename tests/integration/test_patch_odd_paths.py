@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -101,3 +102,104 @@ def test_files_too_large_to_travel_are_refused_before_they_are_read(root: Path) 
         patch.inspect({**asked, "read": ["thing", "huge"]})
 
     assert caught.value.code == "file-too-large" and "at most 128 MiB together" in str(caught.value)
+
+
+def revert_params(root: Path, name: str = "p") -> dict[str, Any]:
+    """Of a forced revert."""
+    return {"state_dir": str(root.parent / "state"), "patch": name, "place": str(root), "force": True}
+
+
+@pytest.mark.parametrize(
+    "first,second",
+    [
+        ("real/x", "link/x"),
+        ("link/x", "real/x"),
+        ("real/new/y", "link/new/y"),
+        ("link/y", "link2/y"),
+        ("thing", "name"),
+        ("name", "thing"),
+    ],
+)
+def test_a_file_has_one_patch_by_whatever_link_it_is_named(first: str, second: str, root: Path) -> None:
+    """Two could not be taken out one by one: the first one's original would be lost."""
+    (root / "link2").symlink_to("link")
+    before = tree(root)
+    patch.apply(params(root, edit(root, first, b"by p\n")))
+    applied = tree(root)
+    other = {**params(root, edit(root, second, b"by q\n")), "patch": "q"}
+
+    with pytest.raises(Refusal, match=f"'p' already changes {second}") as caught:
+        patch.apply(other)
+
+    assert (caught.value.code, tree(root)) == ("conflict", applied)
+    told = patch.inspect({**params(root), "patches": ["q"], "read": [second]})
+    assert told["owners"][second] == "p", "the plan is to tell it already"
+    patch.revert(revert_params(root))
+    assert tree(root) == before
+    patch.apply({**params(root, edit(root, second, b"by q\n")), "patch": "q"})
+
+
+def test_a_newer_patch_that_names_its_file_by_a_link_is_refused(root: Path) -> None:
+    """It would take what the older made of the file for the original."""
+    before = tree(root)
+    patch.apply(params(root, edit(root, "real/x", b"1\n")))
+
+    with pytest.raises(Refusal, match="real/x and link/x are one file") as caught:
+        patch.apply(params(root, edit(root, "link/x", b"2\n")))
+
+    assert caught.value.code == "same-file"
+    patch.apply(params(root, edit(root, "real/x", b"2\n")))
+    patch.revert(revert_params(root))
+    assert tree(root) == before
+
+
+@pytest.mark.parametrize("gone", ["real", "real/deep/er", "real/deep/er/__pycache__"])
+def test_a_revert_makes_the_folders_anew_that_are_gone(gone: str, root: Path) -> None:
+    """With somebody's ``rm -r`` the patch was there for ever: no command could take it out."""
+    cached = root / "real/deep/er/__pycache__/m.cpython-311.pyc"
+    cached.parent.mkdir(parents=True)
+    cached.write_bytes(b"byte code")
+    (root / "real/deep/er/m.py").write_bytes(b"original\n")
+    before = {path: told for path, told in tree(root).items() if path.startswith("real/deep")}
+    patch.apply(params(root, edit(root, "real/deep/er/m.py", b"patched\n"), edit(root, "mine/new", b"1\n")))
+    shutil.rmtree(root / gone, ignore_errors=gone.endswith("__pycache__"))  # which an apply may have removed itself
+
+    patch.revert(revert_params(root))
+
+    assert {path: told for path, told in tree(root).items() if path.startswith("real/deep")} == before
+    assert not (root / "mine").exists()
+    assert patch.inspect({**params(root), "patches": ["p"]})["patches"]["p"]["state"] == "absent"
+
+
+@pytest.mark.parametrize("path", ["real/x", "real/deep/er/x"])
+def test_a_file_in_the_place_of_such_a_folder_is_somebodys(path: str, root: Path) -> None:
+    """The revert is refused and says where; the file keeps its mode, the patch its record."""
+    (root / path).parent.mkdir(parents=True, exist_ok=True)
+    (root / path).write_bytes(b"original\n")
+    patch.apply(params(root, edit(root, path, b"patched\n")))
+    shutil.rmtree(root / "real")
+    (root / "real").write_bytes(b"somebody's\n")
+    (root / "real").chmod(0o640)
+    before = tree(root)
+
+    with pytest.raises(Refusal, match="real: File exists; nothing was changed") as caught:
+        patch.revert(revert_params(root))
+
+    assert (caught.value.code, tree(root)) == ("not-written", before)
+    (root / "real").unlink()
+    patch.revert(revert_params(root))
+    assert (root / path).read_bytes() == b"original\n"
+
+
+def test_a_file_in_the_place_of_the_patchs_own_folder_is_no_reason_to_keep_it(root: Path) -> None:
+    """Such a folder is gone as far as the patch goes: the revert ends, with nothing left to do for the next command."""
+    before = tree(root)
+    patch.apply(params(root, edit(root, "mine/deep/new", b"1\n")))
+    shutil.rmtree(root / "mine")
+    (root / "mine").write_bytes(b"somebody's\n")
+
+    patch.revert(revert_params(root))
+
+    assert not list((root.parent / "state/patches").rglob("*.json"))
+    (root / "mine").unlink()
+    assert tree(root) == before

@@ -92,6 +92,19 @@ def test_a_script_goes_in_and_comes_out_byte_for_byte(site: Site) -> None:
     assert not scratch(site).exists()
 
 
+def test_after_an_upgrade_the_script_is_run_on_the_new_code(site: Site) -> None:
+    """Not on what the old SGLang had, which would come back by that."""
+    site.ok()
+    site.write(MODEL, "of 0.5.10\n" + "".join(LINES))
+    site.write("sglang/version.py", '__version__ = "0.5.10"\n')
+
+    site.ok()
+
+    assert (site.root / MODEL).read_text() == "of 0.5.10\n" + CHANGED
+    site.ok("--revert")
+    assert (site.root / MODEL).read_text() == "of 0.5.10\n" + "".join(LINES)
+
+
 @pytest.mark.parametrize(
     "how",
     [
