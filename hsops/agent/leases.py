@@ -147,7 +147,7 @@ def end(lease: dict[str, Any]) -> bool:
     if lease.get("where") != where() or not lease.get("agent"):
         return False
     pid, start = lease["agent"]
-    if not procs.is_alive(pid, start):
+    if pid == os.getpid() or not procs.is_alive(pid, start):  # our own time may be over while we wait
         return False
     me = procs.look(pid)
     family = [proc for proc in procs.tree(pid) if me and proc.session == me.session]
@@ -166,8 +166,13 @@ def write(folder: str, lease: dict[str, Any]) -> str:
     """A temporary file with the lease. Nothing of this outlives a power cut, so nothing is synced."""
     os.makedirs(folder, mode=0o700, exist_ok=True)
     temporary = os.path.join(folder, f"{_TEMPORARY}{os.urandom(6).hex()}")
-    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-        json.dump(lease, file)
+    try:
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+            json.dump(lease, file)
+    except OSError:  # a full disk is tried again and again
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
     return temporary
 
 

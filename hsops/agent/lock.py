@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import math
 import os
 import threading
 import time
@@ -24,6 +25,7 @@ from hsops.agent.protocol import Refusal, emit
 
 WAIT_S = 10.0
 _BEAT_S = 2.0
+STEP_S = 600.0  # one step of a change on a slow disk; what takes longer stands still
 _LOOK_S = 5.0  # for those that only look, which takes them milliseconds
 
 
@@ -44,7 +46,7 @@ class Held:
         beside: dict[str, Any] | None = None,
     ) -> None:
         self.folder, self.lease, self.before, self.beside = folder, lease, before, beside
-        self._mutex = threading.Lock()
+        self._mutex, self._moved = threading.Lock(), time.monotonic()
 
     def check(self) -> None:
         """The lock is still ours: asked before every step that changes something. Renews it in time.
@@ -52,6 +54,7 @@ class Held:
         Raises:
             Refusal: ``lock-lost``. Nothing may be changed any more, nothing undone: that is the next holder's now.
         """
+        self._moved = time.monotonic()
         if self.lease and not self.renew(self.lease["ttl"] / 4):
             raise _lost(self.folder, self.lease)
 
@@ -61,6 +64,10 @@ class Held:
         Args:
             after: seconds since the last time before which there is nothing to do.
             changed: fields of the lease.
+
+        Raises:
+            OSError: ``changed`` could not be written. A mere renewal is tried again until the time is over: a disk
+                that is full for a moment must not end a change half way.
         """
         if self.lease is None:
             return True
@@ -70,15 +77,27 @@ class Held:
                 return False
             if since >= after:
                 lease = {**self.lease, **leases.now(), **changed}
-                os.replace(leases.write(self.folder, lease), leases.path(self.folder, lease["n"]))
-                self.lease = lease
+                try:
+                    os.replace(leases.write(self.folder, lease), leases.path(self.folder, lease["n"]))
+                    self.lease = lease
+                except OSError:
+                    if changed:
+                        raise
         return True
 
     @contextlib.contextmanager
-    def kept_alive(self) -> Iterator[None]:
-        """Renew it meanwhile, from a thread: for steps that take their time, such as somebody's script."""
+    def kept_alive(self, step: float = math.inf) -> Iterator[None]:
+        """Renew it meanwhile, from a thread, and let the client hear that the agent is there.
+
+        For steps that take their time, such as somebody's script or a sync of a slow disk. A process that is stopped
+        is so with its threads.
+
+        Args:
+            step: seconds after the last ``check`` from which on the work counts as standing still: then it expires.
+        """
         over = threading.Event()
-        thread = threading.Thread(target=self._keep_alive, args=(over,), daemon=True)
+        self._moved = time.monotonic()
+        thread = threading.Thread(target=self._keep_alive, args=(over, step), daemon=True)
         thread.start()
         try:
             yield
@@ -86,10 +105,13 @@ class Held:
             over.set()
             thread.join()
 
-    def _keep_alive(self, over: threading.Event) -> None:
-        while self.lease and not over.wait(self.lease["ttl"] / 4):
-            with contextlib.suppress(OSError):  # a full disk: the next time, or it expires
-                self.renew()
+    def _keep_alive(self, over: threading.Event, step: float) -> None:
+        while self.lease and not over.wait(min(_BEAT_S, self.lease["ttl"] / 4)):
+            if time.monotonic() - self._moved > step:
+                break
+            with contextlib.suppress(OSError):  # a client that is gone
+                self.renew(self.lease["ttl"] / 4)
+                emit("beat")
 
     def leave(self, *, keep: bool) -> None:
         """Give it back, or with ``keep`` to the next verb of the same command."""
@@ -164,9 +186,10 @@ def _other(params: dict[str, Any]) -> dict[str, Any] | None:
     """The lease of somebody else at work; one that has expired is brought to its end. None: they only look."""
     folder = leases.folder_of(params["state_dir"])
     _, lease = leases.current(folder)
-    if lease and leases.state_of(lease) == "expired" and _void(folder, lease, params):
-        leases.end(lease)
-        _tell(params, "expired", lease)
+    if lease and leases.state_of(lease) == "expired":
+        leases.end(lease)  # first: a process that cannot be ended must stay known to the next one
+        if _void(folder, lease, params):
+            _tell(params, "expired", lease)
     return lease if lease and lease.get("agent") and lease["agent"][0] != os.getpid() else None
 
 
@@ -191,7 +214,8 @@ def evict(params: dict[str, Any]) -> dict[str, Any]:
     Result: ``{"evicted": told or null, "ended": whether its process had to be killed}``.
 
     Raises:
-        Refusal: ``changed-meanwhile``: another holds it by now.
+        Refusal: ``changed-meanwhile``: another holds it by now; ``not-ended``: its process outlives SIGKILL, and
+            nobody gets the lock before that is gone.
     """
     folder = leases.folder_of(params["state_dir"])
     n, lease = leases.current(folder)
@@ -201,9 +225,9 @@ def evict(params: dict[str, Any]) -> dict[str, Any]:
         said = f"another holds the lock by now: {leases.words(lease)}"
         raise Refusal("changed-meanwhile", said, holder=leases.told(lease))
     shown = leases.told(lease)
-    if not _void(folder, lease, params):
-        raise Refusal("changed-meanwhile", "somebody else took the lock at this moment")
     ended = leases.end(lease)
+    if not _void(folder, lease, params) and not ended:
+        raise Refusal("changed-meanwhile", "somebody else took the lock at this moment")
     _tell(params, "unlock", lease)
     return {"evicted": shown, "ended": ended}
 
@@ -239,18 +263,35 @@ def _take(folder: str, asked: dict[str, Any]) -> Held:
     while True:
         n, lease = leases.current(folder)
         state = leases.state_of(lease)
-        if state != "held":
+        before = lease if state == "expired" else None
+        if state != "held" and _ended(before, asked):
             mine = leases.fresh(n + 1, asked)
-            if not leases.claim(folder, mine):
-                continue  # somebody else was faster
-            unfinished = lease if lease and state == "expired" else None
-            if unfinished:
-                leases.end(unfinished)
-            return Held(folder, mine, unfinished)
+            if leases.claim(folder, mine):
+                return Held(folder, mine, before)
+            continue  # somebody else was faster
         if asked.get("force"):
             return Held(folder, None, beside=leases.told(lease or {}))
         if until.over(lease):
             raise _locked(lease)
+
+
+def _ended(lease: dict[str, Any] | None, asked: dict[str, Any]) -> bool:
+    """Nobody works under ``lease`` any more.
+
+    Asked before the lock is claimed: while that process cannot be ended its lease is the highest, so that everybody who
+    comes sees it. Two may end it at once; one of them claims.
+
+    Raises:
+        Refusal: ``not-ended``, unless ``asked`` goes on beside a holder.
+    """
+    try:
+        if lease:
+            leases.end(lease)
+    except Refusal:
+        if not asked.get("force"):
+            raise
+        return False
+    return True
 
 
 def _again(folder: str, asked: dict[str, Any]) -> Held:

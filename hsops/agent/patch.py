@@ -88,7 +88,7 @@ def apply(params: dict[str, Any]) -> dict[str, Any]:
     """
     sglang, site = _place(params)
     edits = [patch_plan.parse_edit(raw) for raw in params["edits"]]
-    with lock.held(params) as held, _locked(params, held):
+    with lock.held(params) as held, held.kept_alive(lock.STEP_S), _locked(params, held):
         _recover(params["state_dir"], site)
         store = Store(params["state_dir"], params["patch"], site, fence=held.check)
         if _done_by_another(params, store, sglang["version"]):
@@ -129,7 +129,7 @@ def revert(params: dict[str, Any]) -> dict[str, Any]:
             ``lock-lost``, ``no-sglang``.
     """
     sglang, site = _place(params)
-    with lock.held(params) as held, _locked(params, held):
+    with lock.held(params) as held, held.kept_alive(lock.STEP_S), _locked(params, held):
         _recover(params["state_dir"], site)
         store = Store(params["state_dir"], params["patch"], site, fence=held.check)
         _check_expected(params, store, sglang["version"])
@@ -313,13 +313,17 @@ def _carry_out(
     try:
         store.carry_out(changes, record, make=make, remove=remove)
     except OSError as error:
-        raise _refused(error, error.filename or store.folder) from None
+        raise _refused(error, error.filename or store.folder, store) from None
 
 
-def _refused(error: OSError, where: str) -> Refusal:
+def _refused(error: OSError, where: str, store: Store) -> Refusal:
     code = {errno.ENOSPC: "no-room", errno.EDQUOT: "no-room"}.get(error.errno or 0, "not-written")
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         code = "not-writable"
     hint = " (immutable? lsattr tells)" if error.errno == errno.EPERM and os.geteuid() == 0 else ""
     name = errno.errorcode.get(error.errno or 0, "")
-    return Refusal(code, f"{where}: {error.strerror or error}{hint}; nothing was changed", errno=name, path=where)
+    left = "nothing was changed"
+    if store.pending():  # it could not even be told whose the undoing is
+        code, left = "unfinished", "the change is half done"
+    said = f"{where}: {error.strerror or error}{hint}; {left}"
+    return Refusal(code, said, errno=name, path=where, folder=store.folder)

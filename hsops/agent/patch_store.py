@@ -50,6 +50,10 @@ class Store:
         """
         return self._load("record.json", patch_shapes.check_record)
 
+    def pending(self) -> bool:
+        """A change is half done."""
+        return os.path.exists(os.path.join(self.folder, "journal.json"))
+
     def get(self, digest: str) -> bytes:
         """The bytes of a blob, checked against their name.
 

@@ -13,6 +13,7 @@ TRACED = (
     "setxattr,fsetxattr,sendfile,copy_file_range,exit_group"
 )
 _CALL = re.compile(r"^(\d+ +)?(\w+)\((.*)\) += (\?|-?\w+)")
+_BEGUN, _ENDED = " <unfinished ...>", re.compile(r"^(\d+) +<\.\.\. \w+ resumed>")
 _RANDOM = re.compile(r"(?<=/lock/\.hsops-tmp-)[0-9a-f]{12}")  # a lease's temporary name, another in every run
 _PATH = re.compile(r'"((?:[^"\\]|\\.)*)"|\d+<([^>]*)>')
 
@@ -58,12 +59,26 @@ def calls(log: Path) -> list[Call]:
     """The calls of a trace, in order; each process is counted for itself, as strace does."""
     found: list[Call] = []
     counts: dict[tuple[str, str], int] = {}
-    for line in log.read_text(errors="replace").splitlines():
+    for line in _whole(log.read_text(errors="replace").splitlines()):
         if match := _CALL.match(line):
             pid, name, text, result = match.groups()
             counts[pid, name] = counts.get((pid, name), 0) + 1
             found.append(Call(name, counts[pid, name], tuple(_paths(name, text)), text, result))
     return found
+
+
+def _whole(lines: list[str]) -> Iterator[str]:
+    """Each call on one line, where it began: strace breaks one off when another thread has something to tell."""
+    ends: dict[str, list[str]] = {}
+    for line in lines:
+        if match := _ENDED.match(line):
+            ends.setdefault(match[1], []).append(line[match.end() :])
+    for line in lines:
+        if line.endswith(_BEGUN):
+            rest = ends.get(line.split()[0]) or [") = ?"]
+            yield line.removesuffix(_BEGUN) + rest.pop(0)
+        elif not _ENDED.match(line):
+            yield line
 
 
 def points(found: list[Call], *roots: Path) -> list[Call]:
