@@ -9,7 +9,7 @@ from hsops.remote.agent import Agent
 
 def explained(error: AgentError, agent: Agent) -> HsopsError:
     """The same error with what it means and what to do."""
-    if isinstance(told := lock_.explained(error), LockedError) or error.code == "no-lock":
+    if isinstance(told := lock_.explained(error), LockedError) or error.code in ("no-lock", "not-ended"):
         return told
     why, fix = _MEANING.get(error.code, tuple(t.replace("{", "{{").replace("}", "}}") for t in (error.why, error.fix)))
     detail = {**error.detail, "python": agent.python}

@@ -154,6 +154,9 @@ def explained(error: AgentError, more: str = "") -> HsopsError:
     if error.code == "no-lock":
         error.why = "without it two changes at once would spoil each other; nothing was changed"
         error.fix = "set hosts.<name>.state_dir in inventory.yaml to a folder on the host's own disk"
+    if error.code == "not-ended":
+        error.why = "it outlives SIGKILL, waiting for a disk or a driver, and might write still; nothing was changed"
+        error.fix = "bring back what it waits for (ps -o stat,wchan:32,args on the host), or restart the host" + more
     return error
 
 

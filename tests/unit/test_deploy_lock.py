@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from hsops.core.errors import AgentError
 from hsops.core.patches import ScriptPatch
 from hsops.deploy import do
 from hsops.deploy.parts import read
-from hsops.remote.lock import Lock
+from hsops.remote.lock import Lock, explained
 
 
 @dataclass
@@ -39,3 +40,11 @@ def test_a_scripts_rehearsal_waits_as_long_as_it_is_told_and_says_why(wait: floa
     ((verb, params),) = agent.calls
     assert (verb, params["lock"]["wait"], params["lock"]["command"]) == ("patch-rehearse", wait, "hsops deploy")
     assert (params["lock"]["what"], params["lock"]["reason"]) == ("hand, its script on a copy", "for the night")
+
+
+@pytest.mark.parametrize("more", ["", "; in an emergency: hsops stop --force"])
+def test_a_process_that_cannot_be_ended_has_a_way_out(more: str) -> None:
+    """The refusal stays until it is gone."""
+    told = explained(AgentError("its process 7 on the host cannot be ended", code="not-ended"), more)
+
+    assert "outlives SIGKILL" in told.why and "wchan" in told.fix and told.fix.endswith(more)
