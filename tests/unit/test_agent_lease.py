@@ -213,12 +213,10 @@ def test_a_slow_disk_costs_no_lock(
 def test_work_that_stands_still_is_not_kept_alive(state_dir: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A lock is never for ever: a step may be long, not endless."""
     monkeypatch.setattr(lock, "_BEAT_S", 0.01)
-    others = threading.active_count()
-
     with lock.held({"state_dir": state_dir, "lock": {"ttl": 600}}) as mine:
         before = renewed(state_dir)
         with mine.kept_alive(step=0.0):
-            wait_for(lambda: threading.active_count() <= others)
+            wait_for(lambda: not any("_keep_alive" in thread.name for thread in threading.enumerate()))
         assert renewed(state_dir) == before
 
 
