@@ -19,7 +19,10 @@ _BLANK = re.compile(
     r"0x[0-9a-f]+|'[^']*'|\"[^\"]*\"|\b[0-9a-f]{16,}\b"  # addresses, quoted words, hashes
     r"|(?:/[\w.+-]+){2,}/?|[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?"  # paths, figures
 )
-_PROBE = re.compile(r'"GET /health(_generate)? HTTP/|^Health check failed\. Server couldn')
+_PROBE = re.compile(
+    r'"GET /(health(_generate)?|metrics|v1/loads|get_load) HTTP/'
+    r"|^Endpoint '/get_load' is|^Health check failed\. Server couldn"
+)
 _ARGUMENT = re.compile(r"(?P<key>\w+)'?[=:] ?(?:'(?P<text>[^']*)'|(?P<word>[^\s,)}]+))")
 _WANTED = frozenset(
     [

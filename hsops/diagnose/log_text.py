@@ -11,7 +11,8 @@ from hsops.diagnose.evidence import Log
 _STAMP = re.compile(r"^\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)[^\]]*\] ?")
 # Answers to whoever asks, hsops included: they prove that the HTTP process lives, and nothing about the schedulers.
 _NOISE = re.compile(
-    r'"GET /(health\w*|metrics|v1/models|(get_)?(model|server)_info|ping)\b[^"]*"|Health check request received'
+    r'"GET /(health\w*|metrics|v1/(models|loads)|get_load|(get_)?(model|server)_info|ping)\b[^"]*"'
+    r"|Health check request received|Endpoint '/get_load' is deprecated"
 )
 _HARMLESS = re.compile(r"server_args=|Ignore import error|UserWarning|FutureWarning|DeprecationWarning")
 _NEWS = 5

@@ -62,6 +62,9 @@ def test_stamps_of_another_time_zone(zone_h: float) -> None:
     [
         ('INFO:     127.0.0.1:1 - "GET /health_generate HTTP/1.1" 200 OK', True),
         ('INFO:     127.0.0.1:1 - "GET /v1/models HTTP/1.1" 200 OK', True),
+        ('INFO:     127.0.0.1:1 - "GET /v1/loads HTTP/1.1" 200 OK', True),
+        ('INFO:     127.0.0.1:1 - "GET /get_load HTTP/1.1" 200 OK', True),
+        ("Endpoint '/get_load' is deprecated and will be removed in a future version.", True),
         ('INFO:     127.0.0.1:1 - "POST /generate HTTP/1.1" 200 OK', False),
         ("Health check failed. Server couldn't get a response from detokenizer", False),
     ],

@@ -259,6 +259,9 @@ def test_a_bar_that_redraws_is_no_stall_but_a_probe_is() -> None:
 
     feed(watch, b"Loading safetensors checkpoint shards:   3% Completed | 2/64 [00:01<00:40, 1.5it/s]\r", now=50.0)
     feed(watch, b'[2026-11-29 17:40:48] INFO:     127.0.0.1:1 - "GET /health HTTP/1.1" 503 Service\n', now=80.0)
+    feed(watch, b'[2026-11-29 17:40:49] INFO:     127.0.0.1:1 - "GET /v1/loads HTTP/1.1" 404 Not Found\n', now=81.0)
+    feed(watch, b"[2026-11-29 17:40:49] Endpoint '/get_load' is deprecated and will be removed\n", now=82.0)
+    feed(watch, b'[2026-11-29 17:40:50] INFO:     127.0.0.1:1 - "GET /metrics HTTP/1.1" 404 Not Found\n', now=83.0)
 
     assert watch.judge(109.0) is None
     assert isinstance(watch.judge(110.0), Silent)
