@@ -157,10 +157,11 @@ def test_a_crash_is_read_from_its_log(hsops: Cli, lab: Lab) -> None:
 
 
 @pytest.mark.parametrize(
-    "fields,name", [({"args": {"enforce-eager": True}}, "bad-flag"), ({"model": "EMPTY"}, "model-path-missing")]
+    "fields,name",
+    [({"args": {"mm-process-config": "oops"}}, "bad-flag"), ({"model": "EMPTY"}, "model-path-missing")],
 )
 def test_a_wrong_inventory_is_named(hsops: Cli, tmp_path: Path, fields: dict[str, Any], name: str) -> None:
-    """A flag that SGLang does not know, and a folder that holds no model."""
+    """A value that only SGLang itself can refuse, and a folder that holds no model."""
     (tmp_path / "empty").mkdir()
     given = {key: str(tmp_path / "empty") if value == "EMPTY" else value for key, value in fields.items()}
     wrong = hsops.changed(tmp_path / "wrong.yaml", **given)
