@@ -123,6 +123,7 @@ def test_questions_that_are_expected_travel_together(host: Host, tmp_path: Path)
     assert agent.call("run-list", limit=1) == {"runs": []}
     first, second = agent.call("clock"), agent.call("clock")
 
+    wait_for(lambda: said.read_text().count("\n") >= 2, "the second line in tee's file")
     asked = [json.loads(line) for line in said.read_text().splitlines()]
     assert [[one["verb"] for one in asked[0]], asked[1]["verb"]] == [["hello", "run-list", "clock"], "clock"]
     assert len(asked) == 2 and second["time"] > first["time"]
