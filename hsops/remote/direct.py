@@ -1,4 +1,4 @@
-"""TLS connections beside SSH: twice as fast as anything that goes through ssh and sshd.
+"""TLS connections beside SSH: no ssh and sshd between two processes that hold the files anyway.
 
 SSH is what makes them safe: over it the client hands the agent a certificate and key of the agent's own and the
 certificate that it will show itself. Both are made for this one use and trusted by nobody else. Decision 0008 has the
