@@ -74,7 +74,8 @@ def prepare(*, flashinfer: bool = False) -> None:
         shutil.rmtree(site / "flashinfer")
         with tarfile.open(FLASHINFER) as archive:
             archive.extractall(site, filter="data")
-    shutil.copy(HERE / "naive_capture.py", site)
+    for hooks in ("naive_capture.py", "switch_interval.py"):
+        shutil.copy(HERE / hooks, site)
     if os.geteuid() == 0:
         subprocess.run(["mount", "-o", "remount,size=96G", "/dev/shm"], check=False, timeout=10)
 
@@ -120,8 +121,10 @@ def running(servers: list[Server]) -> Iterator[dict[str, int]]:
     """All of them healthy at once: name -> port. They start side by side, and all are stopped afterwards."""
     try:
         with ThreadPoolExecutor(len(servers)) as pool:
-            launched = pool.map(lambda s: hsops("launch", s.name, "--wait-healthy", "--timeout", "240"), servers)
+            launched = pool.map(
+                lambda s: hsops("launch", s.name, "--wait-healthy", "--timeout", "400", timeout=420), servers
+            )
             yield {s.name: int(e["data"]["run"]["port"]) for s, e in zip(servers, launched, strict=True)}
     finally:
         for server in servers:
-            hsops("stop", server.name, ok=(0, 1))
+            print(json.dumps(hsops("stop", server.name, ok=(0, 1))["data"]), flush=True)  # its proof

@@ -21,6 +21,7 @@ from .dispatcher import IDLE_S, Dispatcher
 from .hello import say
 from .jobs import Pass, Staged
 from .layout import Layout
+from .loop import hand_over_soon
 from .manifest import Ledger
 from .rows import Failure, Piece, Ticket
 from .scribe import Scribe
@@ -64,6 +65,7 @@ class Writer:
         self._stats_file = StatsFile(os.path.join(folder, "hello", f"{settings.run}.{os.getpid()}.stats"))
         self._room = threading.BoundedSemaphore(PASSES)
         self._wait_s = self._patience = wait_s
+        hand_over_soon()
         with ExitStack() as undo:  # who asks again after a failure finds no thread and no open file of the try before
             self._ledger = Ledger(folder)
             undo.callback(self._ledger.close)
