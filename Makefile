@@ -49,8 +49,8 @@ stalls: setup ## thirty launches of a real SGLang, slowed or hung on purpose: ha
 crash: setup ## deploy is killed at every system call of apply, revert and repair, and every call fails: half an hour
 	HSOPS_CRASH=all $(BIN)/python -m pytest -s tests/faults/test_deploy_kills.py tests/faults/test_deploy_power.py tests/faults/test_script_kills.py tests/faults/test_deploy_over_ssh.py
 
-deaths: setup ## a rank dies at each milestone of the start, in each way: half an hour; VERSION=0.5.23 for another release
-	HSOPS_DEATHS="$(or $(VERSION),0.5.9)" $(BIN)/python -m pytest -s tests/e2e/test_deaths.py
+deaths: setup ## a rank dies at each milestone of the start, in each way: half an hour; VERSION=0.5.23 for another release, RESUME=1 to go on
+	HSOPS_DEATHS="$(or $(VERSION),0.5.9)" RESUME=$(RESUME) $(BIN)/python -m pytest -s tests/e2e/test_deaths.py
 
 deploy-releases: setup ## deploy and revert on the wheel of every release: minutes
 	HSOPS_MATRIX="$(or $(VERSIONS),all)" $(BIN)/python -m pytest -s tests/matrix/test_deploy_releases.py

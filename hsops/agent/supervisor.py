@@ -20,7 +20,6 @@ from hsops.agent.rundir import RunDir
 
 _PR_SET_CHILD_SUBREAPER = 36
 _LOOK_S = 0.25  # how often new ranks are looked for: one shows its title some seconds after it starts
-_UNNAMED_S = 0.8  # how long a rank that died without a number waits for the others' titles, which tell it
 _CALM_S = 2.0  # when all have been seen: ends wake it anyway
 _ENDING_S = 1.0  # for the rest of an attempt that failed to end by itself, before another
 _TRACKER, _TRACKER_S = "multiprocessing.resource_tracker", 5.0  # it unlinks shared memory once the others are gone
@@ -93,7 +92,7 @@ class Supervisor:
         self.state: dict[str, Any] = {}
         self._selector = selectors.DefaultSelector()
         self._watched: dict[int, tuple[str, int]] = {}  # pid -> role, pidfd
-        self._unnamed: dict[int, float] = {}  # zombies: pid -> when first seen
+        self._unnamed: set[int] = set()  # ranks that ended before their titles were read
         self._recorded: set[int] = set()  # whose end is
         self._failed: float | None = None  # when an attempt did that is to be followed by another
         self._wake, wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -153,7 +152,7 @@ class Supervisor:
         """Pids of an attempt that is over may be others' in the next one."""
         for pid in self._watched:
             self._unwatch(pid)
-        self._watched, self._unnamed, self._recorded, self._failed = {}, {}, set(), None
+        self._watched, self._unnamed, self._recorded, self._failed = {}, set(), set(), None
 
     def _called_off(self, at: float) -> bool:
         """Wait until ``at``; True when somebody stops the run before."""
@@ -233,22 +232,29 @@ class Supervisor:
                     self._watch(proc.pid, role)
             elif proc.zombie and proc.comm.startswith("sglang::sched"):
                 self._nameless(proc)
+        self._name_late()
 
     def _nameless(self, proc: procs.Proc) -> None:
-        """A rank that ended before its title was read. A zombie's name is cut off before its number.
+        """Record a rank that ended before its title was read. A zombie's name is cut off before its number.
 
-        SGLang 0.5.9 waits for ever for one that is not TP0. Which it was is known once all the others are.
+        SGLang 0.5.9 waits for ever for one that is not TP0. It is told at once, as ``scheduler``: those who follow the
+        run wait a moment for the others' last words anyway, in which ``_name_late`` mostly finds which it was.
         """
         known = proc.pid in self._watched or proc.pid in self._recorded  # rank_pids has one pid a role
         if known or procs.role(procs.title(proc.ppid)):  # the latter: what a rank had forked
             return
-        ranks = self.state["ranks"]
-        missing = [f"TP{n}" for n in range(int(self.run.read("spec.json").get("tp", 1))) if f"TP{n}" not in ranks]
-        since = self._unnamed.setdefault(proc.pid, time.monotonic())
-        if len(missing) == 1 or time.monotonic() - since > _UNNAMED_S:
-            role = missing[0] if len(missing) == 1 else "scheduler"
-            self._watch(proc.pid, role)
-            self._record(proc.pid, proc.status)
+        self._unnamed.add(proc.pid)
+        self._watch(proc.pid, "scheduler")
+        self._record(proc.pid, proc.status)
+
+    def _name_late(self) -> None:
+        """Which rank it was that ended unnamed is known once all the others have shown theirs."""
+        ranks, pids, helpers = (self.state[name] for name in ("ranks", "rank_pids", "helpers"))
+        missing = [f"TP{n}" for n in range(int(self.spec.get("tp", 1))) if f"TP{n}" not in ranks]
+        if len(self._unnamed) == len(missing) == 1:
+            ranks[missing[0]], pids[missing[0]] = helpers.pop("scheduler"), pids.pop("scheduler")
+            self.run.event("named", role=missing[0], pid=self._unnamed.pop())
+            self.save()
 
     def _watch(self, pid: int, role: str) -> None:
         try:

@@ -3,7 +3,9 @@
 import json
 
 from benchmarks import fidelity
+from tests.e2e import deaths
 from tests.matrix import results
+from tests.stalls import results as stalls
 
 
 def test_the_matrix_is_rendered_from_its_data():
@@ -16,3 +18,13 @@ def test_the_fidelity_run_is_rendered_from_its_data():
     data = json.loads((fidelity.DOCS / "fidelity.json").read_text())
 
     assert (fidelity.DOCS / "fidelity.md").read_text() == fidelity.page(data)
+
+
+def test_the_soak_is_rendered_from_its_data():
+    """`make stalls` writes both."""
+    assert stalls.PAGE.read_text() == stalls.page(stalls.read())
+
+
+def test_the_deaths_are_rendered_from_their_data():
+    """`make deaths` writes both."""
+    assert deaths.PAGE.read_text() == deaths.page(deaths.read())

@@ -22,7 +22,7 @@ def supervisor(tmp_path: Path) -> Supervisor:
     """Of a server that is this very process; it watches nothing."""
     found = Supervisor.__new__(Supervisor)
     found.run, found.spec, found.state = RunDir(str(tmp_path)), {"tp": 2, "port": 0}, _begun(os.getpid())
-    found._watched, found._unnamed, found._recorded, found._failed = {}, {}, set(), None
+    found._watched, found._unnamed, found._recorded, found._failed = {}, set(), set(), None
     found.oom = oom.OomWatch()
     found.run.write("spec.json", found.spec)
     return found
@@ -56,18 +56,39 @@ def test_an_event_is_left_out_on_a_full_disk(supervisor: Supervisor) -> None:
     assert supervisor.run.read("state.json")["pid"] == os.getpid()
 
 
-def test_ranks_without_a_number_are_recorded_once(supervisor: Supervisor) -> None:
-    """Two that died before their titles were read both are "scheduler"."""
+@pytest.fixture
+def zombie() -> procs.Proc:
+    """A rank that was killed before its title was read."""
     me = procs.look(os.getpid())
     assert me
-    rank = me._replace(pid=1 << 30, ppid=me.pid, state="Z", comm="sglang::schedul", status=9)  # above every real pid
-    ranks = [rank, rank._replace(pid=rank.pid + 1)]
-    supervisor._unnamed = {rank.pid: 0.0 for rank in ranks}
+    return me._replace(pid=1 << 30, ppid=me.pid, state="Z", comm="sglang::schedul", status=9)  # above every real pid
+
+
+def test_ranks_without_a_number_are_recorded_once(supervisor: Supervisor, zombie: procs.Proc) -> None:
+    """Two that died before their titles were read both are "scheduler", and nobody can tell which is which."""
+    ranks = [zombie, zombie._replace(pid=zombie.pid + 1)]
 
     for rank in ranks * 3:
         supervisor._nameless(rank)
+    supervisor.state["ranks"]["TP0"] = None
+    supervisor._name_late()
 
     assert [event["kind"] for event in events(supervisor) if event["kind"] == "seen"] == ["seen", "seen"]
+    assert list(supervisor.state["helpers"]) == ["scheduler"]
+
+
+def test_a_rank_that_died_unnamed_is_told_at_once_and_named_later(supervisor: Supervisor, zombie: procs.Proc) -> None:
+    """Its death does not wait for the title of the other one, which tells its number."""
+    supervisor._nameless(zombie)
+    supervisor._name_late()
+    at_once = dict(supervisor.run.read("state.json")["helpers"])
+    supervisor.state["ranks"]["TP0"] = None
+    supervisor._name_late()
+
+    later = supervisor.run.read("state.json")
+    assert at_once["scheduler"]["signal"] == "SIGKILL"
+    assert later["ranks"] == {"TP0": None, "TP1": at_once["scheduler"]} and later["helpers"] == {}
+    assert later["rank_pids"] == {"TP1": zombie.pid}
 
 
 def test_only_a_listener_of_its_own_shows_that_a_server_serves(supervisor: Supervisor) -> None:
