@@ -17,7 +17,7 @@ FAULTS = (  # a test keeps it true
     "busy-wait, busy-wait-warmup, slow-load, sleepy-load, compile, v1-patch, stopped-rank, killed-rank, futex-wait, "
     "lost-collective"
 )
-MODELS = "deepseek, kimi"  # so it does this one
+MODELS = "deepseek, kimi, deepseek-wide"  # so it does this one
 Home = Annotated[Path | None, typer.Option("--home", metavar="DIR", help="The lab's folder [~/.hsops-lab].")]
 
 
@@ -35,7 +35,7 @@ def up(
         str | None, typer.Option("--model", metavar="NAME", help=f"What it serves: {MODELS} (as it is, else deepseek).")
     ] = None,
     tp: Annotated[
-        int | None, typer.Option("--tp", min=1, max=4, help="Ranks of its server (as it is, else 2).")
+        int | None, typer.Option("--tp", min=1, max=8, help="Ranks of its server: 1, 2, 4, 8 (as it is, else 2).")
     ] = None,
 ) -> None:
     """Bring the lab up; the first time pip builds 1.5 GB of packages."""

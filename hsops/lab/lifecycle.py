@@ -71,7 +71,7 @@ def up(
         emit: told of each step.
 
     Raises:
-        UsageError: no such fault or model, or not a version.
+        UsageError: no such fault or model, not a version, or ranks that the model has no heads for.
         LabError: a step failed, or a server runs whose SGLang would have to be replaced.
     """
     started = time.monotonic()
@@ -103,11 +103,10 @@ class _Wish:
 
 def _settled(have: Record | None, *, sglang: str | None, tp: int | None, model: str | None) -> _Wish:
     """What was asked for, else what is there, else the defaults."""
-    return _Wish(
-        wheels.check(sglang or (have.sglang if have else wheels.DEFAULT)),
-        tp or (have.tp if have else record.TP),
-        models.check(model or (have.model if have else models.DEFAULT)),
-    )
+    ranks = tp or (have.tp if have else record.TP)
+    named = models.check(model or (have.model if have else models.DEFAULT))
+    version = wheels.check(sglang or (have.sglang if have else wheels.DEFAULT))
+    return _Wish(version, ranks, models.fitting(named, ranks))
 
 
 def _inventory(place: Layout, wish: _Wish) -> str:

@@ -1,4 +1,5 @@
-"""The lab's models on disk: a tiny DeepSeek-V3 with fixed random weights, and the same inside Kimi-K2.5's wrapper."""
+"""The lab's models on disk: a tiny DeepSeek-V3 with fixed random weights, the same inside Kimi-K2.5's wrapper, and one
+with heads for eight ranks."""
 
 from __future__ import annotations
 
@@ -26,11 +27,13 @@ class Tiny:
         folder: its name below the lab's ``models``.
         sha256: of its weights, the same on every machine.
         args: flags that its server needs besides the lab's.
+        heads: of its attention; every rank needs one.
     """
 
     folder: str
     sha256: str
     args: dict[str, str]
+    heads: int = 4
 
 
 MODELS = {
@@ -44,6 +47,12 @@ MODELS = {
         sha256="7a4713eff7bad380c82e80bbfcbdc245fd85744864ef156bb21700a5b5fcbdf6",
         args={"trust-remote-code": "true"},
     ),
+    "deepseek-wide": Tiny(
+        folder="tiny-deepseek-v3-wide",
+        sha256="eb633d225a436802ad228da61f3000e71e99da0c82d28fdf0718d6d57612c592",
+        args={},
+        heads=8,
+    ),
 }
 
 
@@ -55,6 +64,21 @@ def check(name: str) -> str:
     """
     if name not in MODELS:
         raise UsageError(f"there is no model {name!r}", fix=f"one of: {', '.join(MODELS)}")
+    return name
+
+
+def fitting(name: str, tp: int) -> str:
+    """The model to serve on ``tp`` ranks: ``name``, or, where the default one has too few heads for them, the wide one.
+
+    Raises:
+        UsageError: its heads cannot be dealt out evenly.
+    """
+    if name == DEFAULT and tp > MODELS[DEFAULT].heads:
+        name = "deepseek-wide"
+    heads = MODELS[name].heads
+    if heads % tp:
+        can = ", ".join(str(n) for n in range(1, heads + 1) if heads % n == 0)
+        raise UsageError(f"the {heads} heads of {name} cannot be shared by {tp} ranks", fix=f"--tp {can}")
     return name
 
 
@@ -87,6 +111,10 @@ def files(name: str) -> dict[str, bytes]:
     config = (SOURCE / "config.json").read_bytes()
     if name == DEFAULT:
         return {"config.json": config}
+    if name == "deepseek-wide":
+        heads = MODELS[name].heads
+        wide = {**json.loads(config), "num_attention_heads": heads, "num_key_value_heads": heads}
+        return {"config.json": json.dumps(wide, indent=2).encode() + b"\n"}
     found = {path.name: path.read_bytes() for path in KIMI.iterdir() if path.is_file()}
     wrapper = {**json.loads(found["config.json"]), "text_config": json.loads(config)}
     return {**found, "config.json": json.dumps(wrapper, indent=2).encode() + b"\n"}

@@ -56,7 +56,7 @@ def test_a_record_is_read_as_written(tmp_path: Path) -> None:
     assert read(tmp_path / "none.json") is None
 
 
-@pytest.mark.parametrize("tp", [1, 2, 4])
+@pytest.mark.parametrize("tp", [1, 2, 4, 8])
 def test_the_inventory_of_a_lab_is_valid(tmp_path: Path, tp: int) -> None:
     """As every command will read it."""
     path = tmp_path / "inventory.yaml"
@@ -65,7 +65,7 @@ def test_the_inventory_of_a_lab_is_valid(tmp_path: Path, tp: int) -> None:
     server = load(path).servers["tiny"]
 
     assert server.tp == tp
-    assert server.env.get("SGLANG_CPU_OMP_THREADS_BIND") == {1: None, 2: "4|6", 4: "4|6|4|6"}[tp]
+    assert server.env.get("SGLANG_CPU_OMP_THREADS_BIND") == {1: None, 2: "4|6", 4: "4|6|4|6", 8: "4|6|4|6|4|6|4|6"}[tp]
 
 
 @pytest.mark.parametrize("typed", ["latest", "0.5.9;rm", "../x", "0.5.9 "])
@@ -96,6 +96,23 @@ def test_an_unknown_model_names_the_known_ones() -> None:
         model.check("llama")
 
     assert caught.value.fix == f"one of: {cli.MODELS}"
+
+
+@pytest.mark.parametrize(("named", "tp", "served"), [("deepseek", 4, "deepseek"), ("deepseek", 8, "deepseek-wide"),
+                                                     ("deepseek-wide", 2, "deepseek-wide"), ("kimi", 4, "kimi")])  # fmt: skip
+def test_the_model_has_a_head_for_every_rank(named: str, tp: int, served: str) -> None:
+    """``lab up --tp 8`` simply works."""
+    assert model.fitting(named, tp) == served
+    assert json.loads(model.files(served)["config.json"]).get("num_attention_heads", 4) % tp == 0
+
+
+@pytest.mark.parametrize(("named", "tp", "can"), [("kimi", 8, "1, 2, 4"), ("deepseek", 3, "1, 2, 4"), ("deepseek", 6, "1, 2, 4, 8")])  # fmt: skip
+def test_heads_that_cannot_be_dealt_out_are_refused(named: str, tp: int, can: str) -> None:
+    """SGLang would say so a minute later."""
+    with pytest.raises(UsageError, match="cannot be shared") as caught:
+        model.fitting(named, tp)
+
+    assert caught.value.fix == f"--tp {can}"
 
 
 def test_kimi_is_the_same_language_model_inside_a_wrapper() -> None:
