@@ -5,7 +5,7 @@ BIN  := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 BESIDE := -n 2 --dist loadfile# tests that wait more than they work; a file's tests share what it has started
 
-.PHONY: setup demo test unit integration lock-race cut cycles e2e matrix stalls crash deaths deploy-releases flags trainers lint bench fidelity docs models-table gpu-bundle gpu constraints clean
+.PHONY: setup demo test unit integration lock-race cut cycles tp8 e2e matrix stalls crash deaths deploy-releases flags trainers lint bench fidelity docs models-table gpu-bundle gpu constraints clean
 
 setup: $(VENV)/.ready ## the virtual environment and the system packages that the tests need
 
@@ -31,11 +31,14 @@ integration: setup
 lock-race: setup ## two deploys at once over SSH, fifty times: never both inside a change
 	HSOPS_LOCK_ROUNDS=$(or $(ROUNDS),50) $(BIN)/python -m pytest -s tests/integration/test_lock_race.py
 
-cut: setup ## the network is away for a minute during launch and logs -f: no byte lost or doubled
-	HSOPS_CUT_S=$(or $(SECONDS_AWAY),60) $(BIN)/python -m pytest -s tests/integration/test_lost_network.py
+cut: setup ## the network is away for a minute during launch and logs -f, a stand-in's and a real SGLang's: no byte lost or doubled
+	HSOPS_CUT_S=$(or $(SECONDS_AWAY),60) HSOPS_SUPERVISION=cut $(BIN)/python -m pytest -s tests/integration/test_lost_network.py tests/supervision
 
-cycles: setup ## a server with ranks, ports and shared memory started and stopped a hundred times: nothing is left
-	HSOPS_CYCLES=$(or $(ROUNDS),100) $(BIN)/python -m pytest -s tests/integration/test_cycles.py
+cycles: setup ## a server started and stopped a hundred times, a stand-in and a real SGLang: nothing is left; an hour; RESUME=1 to go on
+	HSOPS_CYCLES=$(or $(ROUNDS),100) HSOPS_SUPERVISION=cycles RESUME=$(RESUME) $(BIN)/python -m pytest -s tests/integration/test_cycles.py tests/supervision
+
+tp8: setup ## eight ranks of a real SGLang on this CPU: five minutes
+	HSOPS_SUPERVISION=tp8 $(BIN)/python -m pytest -s tests/supervision
 
 e2e: setup ## real SGLang in the lab
 	$(BIN)/python -m pytest tests/e2e

@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from tests.hosts import wait_gone
 
@@ -77,6 +78,13 @@ def cable() -> Iterator[Cable]:
         assert holder.stdout
         holder.stdout.close()
         assert wait_gone(holder.pid)
+
+
+def reach_through(made: Cable, folder: Path) -> None:
+    """Let the ssh_config of a throw-away server (``hsops.lab.sshd``), which listens there too, lead through it."""
+    config, known = folder / "ssh_config", folder / "known_hosts"
+    known.write_text(known.read_text() + known.read_text().replace("127.0.0.1", made.address))
+    config.write_text(config.read_text().replace("HostName 127.0.0.1", f"HostName {made.address}"))
 
 
 _PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])

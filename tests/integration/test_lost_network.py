@@ -6,8 +6,6 @@ import contextlib
 import hashlib
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,12 +16,12 @@ import pytest
 from hsops.core.runs import Run
 from hsops.lab import sshd
 from hsops.remote import runs
-from tests.cable import Cable, cable, why_not
-from tests.hosts import Server, run_dir
+from tests.cable import Cable, cable, reach_through, why_not
+from tests.clients import Client, begin, until_lost
+from tests.hosts import Server
 from tests.practice_host import PracticeHost, practice_host
 
 CUT_S = float(os.environ.get("HSOPS_CUT_S", "0"))  # least length of a cut; 0: until the client has noticed
-PATIENCE_S = 90.0 + 2 * CUT_S
 COUNTING = Path(__file__).parents[1] / "victims/counting.py"
 pytestmark = pytest.mark.timeout(400 + 6 * int(CUT_S))
 
@@ -46,13 +44,9 @@ class Box:
     clients: int = 0
 
     def begin(self, *words: str) -> Client:
-        """Start hsops; its output goes to files."""
+        """Start hsops."""
         self.clients += 1
-        out = self.host.folder / f"client-{self.clients}"
-        argv = [*self.inside, sys.executable, "-m", "hsops", "-i", str(self.host.inventory), *words]
-        with out.open("wb") as stdout, out.with_suffix(".err").open("wb") as stderr:
-            child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, env=run_dir())
-        return Client(child, out)
+        return begin(self.host.folder / f"client-{self.clients}", self.host.inventory, *words, inside=self.inside)
 
     def launch(self) -> tuple[Run, Client, Client]:
         """The server, counting, with one client that waits for its health and one that follows its log."""
@@ -66,36 +60,6 @@ class Box:
     def tell(self, run: Run, word: str) -> None:
         """``healthy`` or ``finish``."""
         (Path(run.directory) / word).touch()
-
-
-@dataclass
-class Client:
-    """One hsops at work."""
-
-    child: subprocess.Popen[bytes]
-    out: Path
-
-    @property
-    def errors(self) -> str:
-        """What it told people."""
-        return self.out.with_suffix(".err").read_text()
-
-    def until(self, seen: Callable[[], bool]) -> None:
-        """Wait for something to be seen of it."""
-        deadline = time.monotonic() + PATIENCE_S
-        while not seen():
-            assert self.child.poll() is None, self.errors
-            assert time.monotonic() < deadline, self.errors
-            time.sleep(0.02)
-
-    def until_grown(self) -> None:
-        """Until more of the log has come."""
-        size = self.out.stat().st_size
-        self.until(lambda: self.out.stat().st_size > size)
-
-    def end(self) -> int:
-        """Its exit code."""
-        return self.child.wait(PATIENCE_S)
 
 
 @pytest.fixture
@@ -112,10 +76,7 @@ def plugged(tmp_path: Path, new_server: Callable[..., Server]) -> Iterator[tuple
         pytest.skip(reason)
     with cable() as made:
         server = new_server("box", extra=(f"ListenAddress {made.address}",))
-        config = server.folder / "ssh_config"
-        known = server.folder / "known_hosts"
-        known.write_text(known.read_text() + known.read_text().replace("127.0.0.1", made.address))
-        config.write_text(config.read_text().replace("HostName 127.0.0.1", f"HostName {made.address}"))
+        reach_through(made, server.folder)
         with _box(tmp_path, server) as found:
             found.inside = made.inside
             yield found, made
@@ -187,9 +148,3 @@ def test_a_network_that_goes_away(plugged: tuple[Box, Cable]) -> None:
 
     assert (waited, follower.end()) == (0, 0), waiter.errors + follower.errors
     same_bytes(run, follower)
-
-
-def until_lost(*clients: Client) -> None:
-    """Until each has noticed."""
-    for client in clients:
-        client.until(lambda client=client: "trying again" in client.errors)  # type: ignore[misc]

@@ -98,15 +98,19 @@ def test_an_unknown_model_names_the_known_ones() -> None:
     assert caught.value.fix == f"one of: {cli.MODELS}"
 
 
-@pytest.mark.parametrize(("named", "tp", "served"), [("deepseek", 4, "deepseek"), ("deepseek", 8, "deepseek-wide"),
-                                                     ("deepseek-wide", 2, "deepseek-wide"), ("kimi", 4, "kimi")])  # fmt: skip
+@pytest.mark.parametrize(
+    "named, tp, served",
+    [("deepseek", 4, "deepseek"), ("deepseek", 8, "deepseek-wide"), ("deepseek-wide", 2, "deepseek-wide")],
+)
 def test_the_model_has_a_head_for_every_rank(named: str, tp: int, served: str) -> None:
     """``lab up --tp 8`` simply works."""
     assert model.fitting(named, tp) == served
     assert json.loads(model.files(served)["config.json"]).get("num_attention_heads", 4) % tp == 0
 
 
-@pytest.mark.parametrize(("named", "tp", "can"), [("kimi", 8, "1, 2, 4"), ("deepseek", 3, "1, 2, 4"), ("deepseek", 6, "1, 2, 4, 8")])  # fmt: skip
+@pytest.mark.parametrize(
+    "named, tp, can", [("kimi", 8, "1, 2, 4"), ("deepseek", 3, "1, 2, 4"), ("deepseek", 6, "1, 2, 4, 8")]
+)
 def test_heads_that_cannot_be_dealt_out_are_refused(named: str, tp: int, can: str) -> None:
     """SGLang would say so a minute later."""
     with pytest.raises(UsageError, match="cannot be shared") as caught:

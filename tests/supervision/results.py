@@ -1,0 +1,107 @@
+"""docs/reference/supervision.json and the page made of it: a real SGLang started, cut off and stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from hsops.lab.cache import locked
+
+FOLDER = Path(__file__).parents[2] / "docs/reference"
+DATA, PAGE = FOLDER / "supervision.json", FOLDER / "supervision.md"
+LOCK = Path(tempfile.gettempdir()) / f"hsops-supervision-{os.getuid()}.lock"
+
+HEAD = """\
+# Started, cut off, stopped: supervision of a real SGLang
+
+Written by `make tp8`, `make cut` and `make cycles`; do not edit. Real SGLang 0.5.9 in the lab, on the CPU, over SSH.
+*load* is the machine's at the end.
+"""
+CUTS = """\
+## Cut off
+
+`hsops launch --wait-healthy` and `hsops logs -f` are at work while that happens to their link, or to them. Afterwards
+the launch must say that the server is healthy, and what `logs -f` printed until the server was stopped must be the
+server's log, byte for byte, by SHA-256. Requests go on meanwhile, so that the log grows while nobody can read it.
+
+| what | when | away | log while away | log in all | equal | server | load |
+|---|---|---|---|---|---|---|---|"""
+CYCLES = """\
+## Over and over
+
+`hsops launch --wait-healthy` and `hsops stop`, again and again. After each: no process of the run by whatever sign, its
+port free, nothing new in /dev/shm, no lock held. A decoy outside the run, with the same command line, interpreter and
+titles, lives on through all of them."""
+
+
+def record(section: str, name: str, seen: Mapping[str, Any]) -> None:
+    """Put a result in its place and renew the page."""
+    told = {**seen, "load": round(os.getloadavg()[0], 1), "day": time.strftime("%Y-%m-%d"), "cores": os.cpu_count()}
+    with locked(LOCK):
+        data = read()
+        data.setdefault(section, {})[name] = told
+        DATA.write_text(json.dumps(data, indent=1) + "\n")
+        PAGE.write_text(page(data))
+
+
+def read() -> dict[str, dict[str, dict[str, Any]]]:
+    """Section -> name -> what was seen; empty before the first run."""
+    found: dict[str, dict[str, dict[str, Any]]] = json.loads(DATA.read_text()) if DATA.exists() else {}
+    return found
+
+
+def page(data: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
+    """The page."""
+    lines = [HEAD]
+    for section, part in PARTS.items():
+        if section in data:
+            lines += [*part(list(data[section].items())), ""]
+    return "\n".join(lines)
+
+
+Rows = Sequence[tuple[str, Mapping[str, Any]]]
+
+
+def _tp8(rows: Rows) -> Iterator[str]:
+    yield "## Eight ranks"
+    yield ""
+    for _, one in rows:
+        yield (
+            f"`hsops lab up --tp 8`, `hsops launch --wait-healthy`, on {one['cores']} cores: healthy after "
+            f"{one['healthy_s']:.0f} s, {one['ranks']} ranks through every milestone and capturing; `hsops stop` took "
+            f"{one['stop_s']} s for {one['processes']} processes, none left, port free, {one['segments_left']} "
+            f"segments left in /dev/shm ({one['day']}, load {one['load']})."
+        )
+
+
+def _cuts(rows: Rows) -> Iterator[str]:
+    yield CUTS
+    for what, one in rows:
+        yield (
+            f"| {what} | {one['when']} | {one['away_s']:.0f} s | {one['while_away']} B | {one['log']} B "
+            f"| {'yes' if one['equal'] else 'NO'} | {one['server']} | {one['load']} |"
+        )
+
+
+def _cycles(rows: Rows) -> Iterator[str]:
+    yield CYCLES
+    yield ""
+    seen = [one for _, one in rows]
+    bad = [f"{number}: {one['left']}" for number, one in rows if one["left"]]
+    launches, stops = ([one[key] for one in seen] for key in ("launch_s", "stop_s"))
+    alive = sum(one["decoy"] for one in seen)
+    yield (
+        f"{len(seen)} cycles, {len(bad)} with something left, the decoy alive after {alive}. "
+        f"Seconds, median and longest: launch {median(launches):.0f}, {max(launches):.0f}; stop {median(stops):.1f}, "
+        f"{max(stops):.1f}."
+    )
+    yield from (f"- {line}" for line in bad)
+
+
+PARTS: Mapping[str, Callable[[Rows], Iterator[str]]] = {"tp8": _tp8, "cuts": _cuts, "cycles": _cycles}
