@@ -12,16 +12,17 @@ from hsops.launch.watch import DEATH_GRACE_S
 FOLDER = Path(__file__).parents[2] / "docs/reference"
 DATA, PAGE = FOLDER / "deaths.json", FOLDER / "deaths.md"
 AT = ("arguments", "distributed-begin", "distributed", "weights-begin", "weights", "memory-pool", "http", "ready")
-WAYS = {"kill": "SIGKILL", "exit": "exit 3", "raise": "exception"}
+WAYS = {"kill": "SIGKILL", "exit": "exit 3", "raise": "exception", "oom": "OOM killer"}
 
 HEAD = """\
 # A rank dies while the server starts: how soon, and as what, it is told
 
 Written by `make deaths`; do not edit. The lab, TP 2, a real SGLang behind sshd: TP1 dies within 10 ms of a
-[milestone](milestones.md) of its own or of the main process, by `kill -9` of itself, by `_exit(3)`, or by a Python
-exception in its main thread. Seconds from that moment until `hsops launch --wait-healthy` wrote its last line, exit 7,
-{grace} s of grace for the other processes' last words included; the goal is 2 s. An exception's time is that of the
-raising: the rank's own way out of Python is in it. Behind each figure: the machine's load then.
+[milestone](milestones.md) of its own or of the main process, by `kill -9` of itself, by `_exit(3)`, by a Python
+exception in its main thread, or by the kernel's OOM killer, in a control group with little memory that it joins.
+Seconds from that moment until `hsops launch --wait-healthy` wrote its last line, exit 7, {grace} s of grace for the
+other processes' last words included; the goal is 2 s. An exception's time is that of the raising: the rank's own way
+out of Python is in it. Behind each figure: the machine's load then.
 """
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from hsops.lab import Lab
 from hsops.lab.shims import deaths as planted
 from tests.e2e import deaths
 from tests.e2e.cli import Cli
+from tests.memory_cgroup import memory_cgroup
 
 SGLANG = os.environ.get("HSOPS_DEATHS", "")
 RESUME = bool(os.environ.get("RESUME"))  # only those that the page has not
@@ -23,6 +25,7 @@ SAID = {
     "kill": "TP1 of tiny was killed by SIGKILL",
     "exit": f"TP1 of tiny ended: exit {planted.EXIT_CODE}",
     "raise": f"PlantedError: {planted.WORDS}",
+    "oom": "TP1 of tiny was killed by SIGKILL (out of memory)",
 }
 pytestmark = [
     pytest.mark.e2e,
@@ -40,15 +43,17 @@ def test_a_rank_dies(at: str, way: str, lab_for: Callable[[str], Lab], tmp_path:
     lab, stamp = lab_for(SGLANG), tmp_path / "died"
     pattern = "|".join(text.pattern for text in BY_ID[at].texts if within(SGLANG, text.since, text.until))
     env = {planted.VARIABLE: f"TP1 {way} {pattern}", planted.STAMP: str(stamp)}
-    hsops = Cli(lab.inventory).changed(tmp_path / "inventory.yaml", env=env, patches=[])
-    client = hsops.start("launch", "--wait-healthy", "--json")
-    assert client.stdout
+    with memory_cgroup() if way == "oom" else nullcontext() as narrow:
+        env |= {planted.CGROUP: str(narrow)} if narrow else {}
+        hsops = Cli(lab.inventory).changed(tmp_path / "inventory.yaml", env=env, patches=[])
+        client = hsops.start("launch", "--wait-healthy", "--json")
+        assert client.stdout
 
-    last = [(time.time(), line) for line in client.stdout][-1]
-    client.communicate()
-    took = last[0] - float(stamp.read_text())
+        last = [(time.time(), line) for line in client.stdout][-1]
+        client.communicate()
+        took = last[0] - float(stamp.read_text())
 
-    hsops("stop")
+        hsops("stop")
     (error,) = json.loads(last[1])["errors"]
     message = error["message"].replace(lab.layout.home.as_posix(), "~")
     print(f"\n{at} {way}: {took:.2f} s, {message}; {error['why']}")

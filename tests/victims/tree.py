@@ -1,7 +1,8 @@
 """A tree of processes that behaves as it is told, for tests of supervision: ``tree.py WORD...``.
 
 Words, in order: ``rank=N`` a child titled as SGLang's scheduler N; ``gone=N`` a scheduler
-that has ended with N before anybody saw its title; ``stubborn`` this process ignores SIGTERM;
+that has ended with N before anybody saw its title; ``greedy=CGROUP`` a scheduler 1 in there that wants ever more
+memory; ``stubborn`` this process ignores SIGTERM;
 ``shared`` a segment of shared memory and a child that holds it too; ``semaphore`` one of multiprocessing; a number: it
 listens on that port; ``cuda=FILE`` maps a file, as a program does with CUDA's library; ``orphan`` a double-forked
 grandchild in a session of its own that ignores SIGTERM; ``say=TEXT`` a line of the log; ``bytes`` bytes that are not
@@ -41,6 +42,16 @@ def gone(code: str) -> None:
             file.write("sglang::scheduler_TP1"[:15])
         os._exit(int(code))
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+
+def greedy(cgroup: str) -> None:
+    """Once somebody could have read its title."""
+    code = "import os, sys, time; time.sleep(1); open(sys.argv[1], 'w').write(str(os.getpid())); held = []\n"
+    code += "while True: held.append(b'x' * (1 << 20))"
+    words = ["sglang::scheduler_TP1", "-c", code, f"{cgroup}/cgroup.procs"]
+    # a Python whose first word is no path looks for its library in the folders above the current one
+    home = {**os.environ, "PYTHONHOME": sys.base_prefix}
+    children.append(subprocess.Popen(words, executable=sys.executable, env=home))
 
 
 def orphan(_: str) -> None:
@@ -99,6 +110,7 @@ children: list[subprocess.Popen[bytes]] = []
 WORDS = {
     "rank": rank,
     "gone": gone,
+    "greedy": greedy,
     "orphan": orphan,
     "shared": shared,
     "cuda": cuda,

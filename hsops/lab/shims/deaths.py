@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
     from .hooks import Patch
 
-VARIABLE = "HSOPS_LAB_DIES"  # the rank; kill, exit or raise; a regular expression
+VARIABLE = "HSOPS_LAB_DIES"  # the rank; kill, exit, raise or oom; a regular expression
+CGROUP = "HSOPS_LAB_CGROUP"  # for oom: a control group with little memory, which the rank joins to ask for more
 STAMP = "HSOPS_LAB_DIED"  # a file that gets the time of the death, in seconds since the epoch
 SCHEDULER = "sglang.srt.managers.scheduler"  # a rank's process imports it first of all
 EXIT_CODE = 3
@@ -101,4 +102,15 @@ def _raise() -> None:
         time.sleep(_AGAIN_S)
 
 
-WAYS: dict[str, Callable[[], None]] = {"kill": _kill, "exit": _exit, "raise": _raise}
+def _oom() -> None:
+    import os
+
+    with open(f"{os.environ[CGROUP]}/cgroup.procs", "w", encoding="ascii") as file:  # noqa: PTH123
+        file.write(str(os.getpid()))
+    _stamp()  # what it has already does not count there: some 20 ms are left
+    held = []
+    while True:
+        held.append(b"x" * (1 << 20))
+
+
+WAYS: dict[str, Callable[[], None]] = {"kill": _kill, "exit": _exit, "raise": _raise, "oom": _oom}

@@ -1,0 +1,78 @@
+"""A rank that the kernel's OOM killer ended, in a control group with too little memory, is told as that."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from hsops.agent import oom, procs
+from hsops.core.runs import Run
+from hsops.remote import runs
+from hsops.remote.agent import Agent
+from tests.memory_cgroup import memory_cgroup
+from tests.running import VICTIMS, agent_here, start
+
+PATIENCE_S = 60.0
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[Agent]:
+    """The agent on this machine; whatever the test started is ended."""
+    with agent_here(tmp_path / "state") as found:
+        yield found
+
+
+@pytest.fixture
+def narrow() -> Iterator[Path]:
+    """The control group."""
+    with memory_cgroup() as folder:
+        yield folder
+
+
+def until(agent: Agent, wanted: Callable[[Run], object]) -> Run:
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        (run,) = runs.list_runs(agent)
+        if wanted(run):
+            return run
+        assert time.monotonic() < deadline, run
+        time.sleep(0.05)
+
+
+def test_a_rank_that_the_oom_killer_ended(narrow: Path, agent: Agent) -> None:
+    """Its exit says so; a rank that somebody killed by the same signal a moment later was not the OOM killer's."""
+    start(agent, "rank=0", f"greedy={narrow}", "sleep")
+
+    killed = until(agent, lambda run: run.ranks.get("TP1"))
+    os.kill(killed.rank_pids["TP0"], signal.SIGKILL)
+    both = until(agent, lambda run: run.ranks["TP0"])
+
+    assert str(both.ranks["TP1"]) == "killed by SIGKILL (out of memory)"
+    assert str(both.ranks["TP0"]) == "killed by SIGKILL"
+
+
+def test_the_counter_tells_where_the_kernels_log_may_not_be_read(narrow: Path) -> None:
+    """As in most containers, and for users who are not root."""
+    watch = oom.OomWatch()
+    if watch._kmsg >= 0:
+        os.close(watch._kmsg)
+    watch._kmsg = -1
+    server = subprocess.Popen([sys.executable, str(VICTIMS / "tree.py"), f"greedy={narrow}", "sleep"])
+    try:
+        deadline = time.monotonic() + PATIENCE_S
+        while not (dead := [p for p in procs.tree(server.pid) if p.zombie and p.status == signal.SIGKILL]):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+        assert watch.killed(dead[0].pid)
+        assert not watch.killed(dead[0].pid)  # one kill is told once
+    finally:
+        server.kill()
+        server.wait()
