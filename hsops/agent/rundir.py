@@ -72,6 +72,8 @@ class RunDir:
             "attempts": state.get("attempts", []),
             "restart_at": state.get("restart_at"),
             "not_restarted": state.get("not_restarted", ""),
+            "restarts": bool(spec.get("restart")),
+            "served": state.get("served", False),
             "hellos": self.hellos(spec.get("dump_dir", "")),
             "uptime_s": max(0.0, self._until(state) - state.get("started", time.time())),
             "left": [p.pid for p in self.processes(state, snapshot)] if state["phase"] != "running" else [],

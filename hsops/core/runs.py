@@ -111,6 +111,8 @@ class Run:
         attempts: those before, the first one first.
         restart_at: when it will be started again, in seconds since the epoch; None unless it waits for that.
         not_restarted: why a server with a restart policy was not started again; "" when it has none, or was.
+        restarts: it has a restart policy.
+        served: it has listened on its port in this attempt; only known with a restart policy.
     """
 
     id: str
@@ -138,6 +140,8 @@ class Run:
     attempts: tuple[Attempt, ...] = ()
     restart_at: float | None = None
     not_restarted: str = ""
+    restarts: bool = False
+    served: bool = False
 
     @property
     def keys(self) -> Keys:

@@ -222,8 +222,19 @@ def _died(run: Run, died: Died, host: str) -> UnhealthyError:
         message, why = gone, f"the others then said: {cause.said[:300]} ({place})"
     else:
         message, why = gone, f"the log ends with: {last[1]}" if last[1] else "the log is empty"
+    if refused := _not_again(run):
+        why = f"{why}; not started again: {refused}"
     fix = f"hsops logs {run.id}; hsops diagnose" + ("; hsops stop" if run.alive else "")
     return UnhealthyError(without_keys(message), host=host, why=without_keys(why), fix=fix)
+
+
+def _not_again(run: Run) -> str:
+    """Why its restart policy does not help; "" without one."""
+    if run.restarts and not run.served:
+        return (
+            run.not_restarted or "its restart policy is for a server that has served, and this one has never listened"
+        )
+    return run.not_restarted
 
 
 def _uncaught(cause: LogError, exit_: Exit | None) -> bool:

@@ -27,6 +27,7 @@ _SILENT = "hsops stop; hsops deploy --status tells whether the patch is in place
 _NO_FILE = "every rank writes a hello file to {}/hello when its model is built"
 REFUSAL_GRACE_S = 2.0  # after a rank's refusal: the others mostly refuse too, and are named with it
 DEATH_GRACE_S = 0.8  # after a death: what the others have to say comes in the next moments
+DECISION_S = 30.0  # with a restart policy: its supervisor gives the rest 15 s to notice, ends it, and decides
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,21 +143,34 @@ class Watch:
         """It has ended, and its supervisor waits to start it again."""
         return self.run.alive and self.run.restart_at is not None and not self._over
 
+    @property
+    def _undecided(self) -> bool:
+        """Should a process of it have died, its supervisor is still to say whether the server is started again.
+
+        It is not asked for a server that has never listened.
+        """
+        return self.run.alive and self.run.restarts and self.run.served and not self._comes_back and not self._over
+
     def _judged(self, now: float) -> Judgement | None:
-        if self._dead_at is not None and (self._over or now - self._dead_at >= DEATH_GRACE_S):
-            who, exit_ = self.run.dead or ("server", self.run.exit)
-            return Died(who, exit_, self.summary)
-        if self._over:
-            return Died("server", self.run.exit, self.summary)
-        if refused := self._refused(now):
-            return refused
+        if said := self._died(now) or self._refused(now):
+            return said
+        if self._dead_at is not None:
+            return None
         if self.probe is not None and self.probe.status in (401, 403):
             return KeyWanted(self.probe.path, self.probe.status)
         if self.ladder.level == STABLE:
             return Answering()
         limit = self.limit_s
         silent = self.signs.silent_s(now)
-        return Silent(silent, limit) if silent >= limit and self._dead_at is None else None
+        return Silent(silent, limit) if silent >= limit else None
+
+    def _died(self, now: float) -> Died | None:
+        """None also while there may be last words, or another attempt, to wait for."""
+        grace = DECISION_S if self._undecided else DEATH_GRACE_S
+        if not self._over and (self._dead_at is None or now - self._dead_at < grace):
+            return None
+        who, exit_ = (self.run.dead if self._dead_at is not None else None) or ("server", self.run.exit)
+        return Died(who, exit_, self.summary)
 
     def _refused(self, now: float) -> CaptureRefused | None:
         """What the log and the hello files say against the capture; a rank may speak until the server is healthy."""
@@ -232,6 +246,11 @@ class Watch:
             yield Note(self._coming_back())
         if not self._comes_back and (run.dead or not run.alive) and self._dead_at is None:
             self._dead_at = now
+            if self._undecided and run.dead:
+                said = f"{run.dead[0]} of {run.server} has ended ({run.dead[1]})"
+                yield Note(
+                    f"{said}; its supervisor decides within {DECISION_S:.0f} s whether it starts it again", level="warn"
+                )
 
     def _coming_back(self) -> str:
         who, exit_ = self.run.dead or ("server", self.run.exit)

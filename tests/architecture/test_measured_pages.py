@@ -6,6 +6,7 @@ from benchmarks import fidelity
 from tests.e2e import deaths
 from tests.matrix import results
 from tests.stalls import results as stalls
+from tests.supervision import results as supervision
 
 
 def test_the_matrix_is_rendered_from_its_data():
@@ -28,3 +29,8 @@ def test_the_soak_is_rendered_from_its_data():
 def test_the_deaths_are_rendered_from_their_data():
     """`make deaths` writes both."""
     assert deaths.PAGE.read_text() == deaths.page(deaths.read())
+
+
+def test_supervision_is_rendered_from_its_data():
+    """`make tp8`, `make cut` and `make cycles` write both."""
+    assert supervision.PAGE.read_text() == supervision.page(supervision.read())

@@ -14,6 +14,7 @@ import pytest
 
 from hsops.agent import procs
 from hsops.core.baseline import Baseline
+from hsops.core.events import Note
 from hsops.core.runs import Run
 from hsops.launch.watch import Watch
 from hsops.remote import runs
@@ -109,10 +110,18 @@ def test_stop_ends_a_server_that_waits_to_be_started_again(agent: Agent) -> None
 def test_a_rank_that_died_unnoticed_is_a_failure(agent: Agent) -> None:
     """Older launchers wait for it for ever: the rest is ended, and the whole server is started again."""
     run = serve(agent, {**QUICK, "rank_grace": 0.5})
+    watch, told = Watch(run, Baseline("victim"), floor=None, now=0.0), list[str]()
 
     os.kill(run.rank_pids["TP1"], signal.SIGKILL)
+    with runs.follow_run(agent, run.id) as events:
+        for event in events:
+            told += [str(said) for said in watch.take(event, 1.0) if isinstance(said, Note)]
+            assert watch.judge(20.0) is None  # whoever waits for its health waits on
+            if watch.run.attempt == 2:
+                break
     again = until(agent, lambda run: run.attempt == 2 and is_up(run))
 
+    assert "TP1 of victim has ended (killed by SIGKILL)" in told[0] and "the host starts it again in" in told[1]
     assert again.attempts[0].ranks["TP1"] is not None and again.ranks == {"TP0": None, "TP1": None}
     assert run.pid not in marked(run.id)
 

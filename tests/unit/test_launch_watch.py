@@ -123,6 +123,50 @@ def test_the_ladder(statuses: tuple[int, ...], level: str) -> None:
     assert watch.ladder.level == level
 
 
+def one_dead(watch: Watch, now: float, **changed: Any) -> list[str]:
+    """TP1 of a server with a restart policy was killed: what is said."""
+    died = a_run(restarts=True, ranks={"TP0": None, "TP1": an_exit(19.5)}, **changed)
+    return [str(event) for event in watch.take({"kind": "run", "run": died, "utc_offset": 0.0, "now": STARTED}, now)]
+
+
+def test_a_death_before_its_supervisor_has_decided() -> None:
+    """It is told at once, and is no end of the watch; the decision is told when it is there."""
+    watch = a_watch()
+
+    told = one_dead(watch, 2.0, served=True)
+    meanwhile = watch.judge(16.0)
+    decided = one_dead(watch, 18.0, served=True, exit=an_exit(20.0), restart_at=STARTED + 5)
+    waits = watch.judge(19.0)
+
+    assert "TP1 of tiny has ended (killed by SIGKILL)" in told[0] and "decides within 30 s" in told[0]
+    assert (meanwhile, waits) == (None, None)
+    assert "TP1 ended (killed by SIGKILL); the host starts it again in 5 s, for attempt 2" in decided[0]
+
+
+def test_a_supervisor_that_decides_against_it_says_why() -> None:
+    """So does the launch."""
+    watch = a_watch()
+    one_dead(watch, 2.0, served=True)
+
+    one_dead(watch, 18.0, served=True, phase="exited", exit=an_exit(20.0), not_restarted="it was started again 3 times")
+    judged = watch.judge(19.0)
+
+    assert isinstance(judged, Died)
+    assert "not started again: it was started again 3 times" in _died(watch.run, judged, "lab").why
+
+
+@pytest.mark.parametrize("served,now", [(False, 2.9), (True, 33.0)], ids=["never served", "no decision"])
+def test_a_death_that_no_decision_will_follow(served: bool, now: float) -> None:
+    """A start that failed is not tried again, and a supervisor may be gone itself."""
+    watch = a_watch()
+    one_dead(watch, 2.0, served=served)
+
+    judged = watch.judge(now)
+
+    assert isinstance(judged, Died) and judged.who == "TP1"
+    assert served or "has never listened" in _died(watch.run, judged, "lab").why
+
+
 def test_death_of_a_rank() -> None:
     """The first to die is named, with the error of the log, once the others had a moment to speak."""
     watch = a_watch()
