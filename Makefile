@@ -5,7 +5,7 @@ BIN  := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 BESIDE := -n 2 --dist loadfile# tests that wait more than they work; a file's tests share what it has started
 
-.PHONY: setup demo test unit integration lock-race cut cycles tp8 e2e matrix stalls crash deaths deploy-releases flags trainers lint bench fidelity docs models-table gpu-bundle gpu constraints clean
+.PHONY: setup demo test unit integration lock-race cut cycles tp8 e2e matrix stalls crash deaths deploy-releases flags trainers lint bench fidelity corpus docs models-table gpu-bundle gpu constraints clean
 
 setup: $(VENV)/.ready ## the virtual environment and the system packages that the tests need
 
@@ -86,6 +86,10 @@ gpu: ## on a GPU machine with the bundle: what capture costs, from which rate on
 
 models-table: setup ## renew docs/reference/models.md from the wheels of every supported SGLang
 	$(BIN)/python scripts/models_table.py
+
+corpus: setup ## docs/reference/diagnosis.md: a hundred public reports against the rules of diagnose, by family
+	$(BIN)/python -m tests.corpus
+	$(BIN)/python -m tests.corpus --page
 
 docs: setup ## renew docs/reference/commands.md from --help
 	$(BIN)/python -m typer hsops.cli.app utils docs --name hsops --title Commands --output docs/reference/commands.md

@@ -143,7 +143,7 @@ class ErrorReader:
 
     def feed(self, record: Record) -> None:
         """Look at one record."""
-        stamped = record.time is not None
+        stamped = record.time is not None or bool(record.rank)
         if stamped:
             self._open, self._in_stack = None, False
         if self._open is not None and self._follow(record):

@@ -7,7 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
-_HEADER = re.compile(rb"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)((?: [A-Z]+\d+)*)\] ?")
+# some set-ups log the time without a day, or a rank alone: those count only where a line begins
+_HEADER = re.compile(
+    rb"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)((?: [A-Z]+\d+)*)\] ?"
+    rb"|^\[(\d\d:\d\d:\d\d)?((?(3) | ?)[DTPE]P\d+(?: [A-Z]+\d+)*)\] ?"
+)
 _ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|[@-_])")
 _TP = re.compile(r"\bTP(\d+)")
 _LONGEST = 1 << 20  # a line without an end (a bar that never breaks, binary rubbish) is cut here
@@ -36,7 +40,7 @@ class Record:
 def stamp(raw: bytes) -> tuple[float, str] | None:
     """The time and rank (``MAIN`` without a tag) of a raw line's first stamp; None when it has none."""
     match = _HEADER.search(raw)
-    time = _seconds(match.group(1).decode()) if match else None
+    time = _moment(match) if match else None
     return (time, _rank(match)) if match and time is not None else None
 
 
@@ -82,14 +86,20 @@ class LineReader:
     def _record(self, text: bytes, header: re.Match[bytes] | None, end: str) -> Record:
         time, rank = None, MAIN
         if header:
-            time = _seconds(header.group(1).decode())
+            time = _moment(header)
             rank = _rank(header)
         return Record(self.lines + 1, time, rank, text.decode(errors="replace").rstrip(), end)
 
 
 def _rank(header: re.Match[bytes]) -> str:
-    tp = _TP.search(header.group(2).decode())
+    tp = _TP.search((header.group(2) or header.group(4) or b"").decode())
     return f"TP{int(tp.group(1))}" if tp else MAIN
+
+
+def _moment(header: re.Match[bytes]) -> float | None:
+    if header.group(1):
+        return _seconds(header.group(1).decode())
+    return _seconds(f"1970-01-01 {header.group(3).decode()}") if header.group(3) else None
 
 
 def _seconds(stamp: str) -> float | None:

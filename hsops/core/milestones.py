@@ -46,6 +46,12 @@ _WANTED = frozenset(
         "context_length",
         "nnodes",
         "node_rank",
+        "moe_runner_backend",
+        "kv_cache_dtype",
+        "enable_return_hidden_states",
+        "enable_pdmux",
+        "tokenizer_worker_num",
+        "disable_custom_all_reduce",
     ]
 )
 

@@ -58,6 +58,7 @@ class Port:
     Args:
         open: somebody listens; ``holder``: who, None where it may not be seen.
         health, model_info: what it answered; None when it was not asked.
+        clients: connections of others that stayed open while the probes looked.
     """
 
     number: int
@@ -65,17 +66,27 @@ class Port:
     holder: int | None
     health: Answer | None
     model_info: Answer | None
+    clients: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU: percent, MiB, W. None where nvidia-smi does not say."""
+    """One GPU: percent, MiB, W, MHz, compute capability such as 12.0. None or "" where nvidia-smi does not say."""
 
     index: int
     util: float | None
     memory: float | None
     power: float | None
     power_limit: float | None
+    name: str = ""
+    compute_cap: float | None = None
+    clock: float | None = None
+    driver: str = ""
+
+    @property
+    def major(self) -> int:
+        """Of the compute capability; 0 when unknown."""
+        return int(self.compute_cap or 0)
 
     @property
     def spins(self) -> bool:
@@ -83,6 +94,15 @@ class Gpu:
         if self.util is None or self.power is None or not self.power_limit:
             return False
         return self.util >= 95 and self.power < 0.4 * self.power_limit
+
+
+@dataclass(frozen=True, slots=True)
+class GpuApp:
+    """A process that holds GPU memory, as the driver tells: MiB, None where it does not say."""
+
+    pid: int
+    memory: float | None
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +123,7 @@ class Evidence:
         host: its name in the inventory; empty for a log alone.
         run: the run's record; None for a server that hsops did not start, or a log alone.
         tp: ranks to expect.
+        gpu_apps: who holds GPU memory; empty where the driver does not tell, as in most containers.
         oom: what the kernel's log says of processes that the OOM killer ended.
         xid: what it says of GPU faults.
         oom_kills: how often it struck since boot; None when unknown.
@@ -120,6 +141,7 @@ class Evidence:
     log: Log | None = None
     port: Port | None = None
     gpus: tuple[Gpu, ...] = ()
+    gpu_apps: tuple[GpuApp, ...] = ()
     oom: tuple[str, ...] = ()
     xid: tuple[str, ...] = ()
     oom_kills: int | None = None

@@ -6,7 +6,18 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from hsops.core.secret import without_keys
-from hsops.diagnose import rules_ended, rules_log, rules_moving, rules_partial, rules_serving, rules_stuck
+from hsops.diagnose import (
+    rules_dumped,
+    rules_ended,
+    rules_gpu,
+    rules_jit,
+    rules_log,
+    rules_moving,
+    rules_partial,
+    rules_requests,
+    rules_serving,
+    rules_stuck,
+)
 from hsops.diagnose.evidence import Evidence
 from hsops.diagnose.verdict import Verdict
 
@@ -14,11 +25,13 @@ Rule = Callable[[Evidence], Verdict | None]
 
 RULES: tuple[Rule, ...] = (
     # what is certain whatever else is seen
+    rules_gpu.left_on_gpu,
     rules_ended.nothing_runs,
     rules_ended.stopped,
     rules_log.named_cause,
     rules_log.gpu_fault,
     rules_serving.port_taken,
+    rules_gpu.backend_of_datacenter,
     # who is gone
     rules_ended.rank_died,
     rules_ended.detokenizer_died,
@@ -26,25 +39,37 @@ RULES: tuple[Rule, ...] = (
     rules_log.peer_died,
     # it answers, or did once
     rules_serving.dump_folder,
+    rules_gpu.wrong_kernel,
+    rules_requests.slow_copy,
+    rules_requests.lost,
     rules_serving.healthy,
     rules_moving.shutting_down,
     rules_serving.under_load,
     rules_serving.idle_poll,
+    rules_requests.over_budget,
+    rules_gpu.wedged,
+    rules_gpu.custom_all_reduce,
     rules_serving.hung_serving,
     rules_log.heartbeat,
     # on its way: what moves first, then what does not
     rules_partial.desync,
+    rules_jit.hub_stall,
+    rules_jit.stale_lock,
+    rules_jit.stuck_in_jit,
     rules_moving.compiling,
     rules_moving.graph_capture,
     rules_stuck.busy_wait,
     rules_stuck.forward_stuck,
+    rules_gpu.preloaded,
     rules_stuck.rendezvous,
     rules_moving.loading,
     rules_moving.repacking,
     rules_stuck.load_hang,
     rules_stuck.silent_after_load,
+    rules_requests.wrong_endpoint,
     rules_moving.starting,
     # a log and nothing else
+    rules_dumped.dumped,
     rules_serving.said_ready,
     rules_partial.compiling,
     rules_partial.graphs,

@@ -9,6 +9,7 @@ from hsops.core.milestones import LogReader, LogSummary
 from hsops.diagnose.evidence import Log
 
 _STAMP = re.compile(r"^\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)[^\]]*\] ?")
+_TAG = re.compile(r"^\[(?:\d\d:\d\d:\d\d )?[DTPE]P\d+[^\]]*\] ?")
 # Answers to whoever asks, hsops included: they prove that the HTTP process lives, and nothing about the schedulers.
 _NOISE = re.compile(
     r'"GET /(health\w*|metrics|v1/(models|loads)|get_load|(get_)?(model|server)_info|ping)\b[^"]*"'
@@ -65,7 +66,7 @@ def is_noise(row: str) -> bool:
 
 def message(row: str) -> str:
     """A line without its stamp."""
-    return _STAMP.sub("", row).strip()
+    return _TAG.sub("", _STAMP.sub("", row)).strip()
 
 
 def _moments(rows: list[str], summary: LogSummary) -> tuple[float | None, float | None]:

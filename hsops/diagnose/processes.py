@@ -79,6 +79,7 @@ class Process:
         files: what descriptors 0, 1 and 2 are.
         orphan: it carries the run's mark but is outside the launcher's tree.
         ended: how a dead one ended (``SIGKILL``, ``exit 1``), where that may be seen.
+        preload: its LD_PRELOAD.
         stacks: of each dump that worked: the main thread first.
     """
 
@@ -92,6 +93,7 @@ class Process:
     files: Mapping[str, str]
     orphan: bool = False
     ended: str = ""
+    preload: str = ""
     activity: Activity | None = None
     stacks: tuple[tuple[Stack, ...], ...] = ()
     trace: Trace | None = None

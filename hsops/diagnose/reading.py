@@ -8,7 +8,7 @@ from typing import Any
 from hsops.core.baseline import Baseline, parse_baseline
 from hsops.core.launched import launched
 from hsops.core.runs import Run
-from hsops.diagnose.evidence import Answer, Blind, Evidence, Gpu, Log, Port
+from hsops.diagnose.evidence import Answer, Blind, Evidence, Gpu, GpuApp, Log, Port
 from hsops.diagnose.log_text import read_log
 from hsops.diagnose.processes import Activity, Process, Trace
 from hsops.diagnose.stacks import Frame, Stack
@@ -45,6 +45,7 @@ def from_probe(
         log=log,
         port=_port(raw["port"]) if raw.get("port") else None,
         gpus=tuple(_gpu(g) for g in raw.get("gpus") or ()),
+        gpu_apps=tuple(GpuApp(a["pid"], a.get("memory"), a.get("name", "")) for a in raw.get("gpu_apps") or ()),
         oom=tuple(kernel.get("oom", ())),
         xid=tuple(kernel.get("xid", ())),
         oom_kills=memory.get("oom_kills"),
@@ -104,6 +105,7 @@ def _process(raw: Raw, now: float) -> Process:
         files=dict(raw.get("files", {})),
         orphan=raw.get("orphan", False),
         ended=raw.get("ended", ""),
+        preload=raw.get("preload", ""),
         activity=_activity(sample) if sample else None,
         stacks=tuple(tuple(_stack(t) for t in threads) for threads in dumps),
         trace=_trace(trace) if "calls" in trace else None,
@@ -139,7 +141,8 @@ def _trace(raw: Raw) -> Trace:
 def _port(raw: Raw) -> Port:
     listener = raw.get("listener")
     holder = listener["pid"] if listener else None
-    return Port(raw["number"], listener is not None, holder, _answer(raw, "health"), _answer(raw, "model_info"))
+    asked = (_answer(raw, "health"), _answer(raw, "model_info"))
+    return Port(raw["number"], listener is not None, holder, *asked, clients=raw.get("clients", 0))
 
 
 def _answer(raw: Raw, name: str) -> Answer | None:
@@ -148,4 +151,14 @@ def _answer(raw: Raw, name: str) -> Answer | None:
 
 
 def _gpu(raw: Raw) -> Gpu:
-    return Gpu(int(raw.get("index", 0)), raw.get("util"), raw.get("memory"), raw.get("power"), raw.get("power_limit"))
+    return Gpu(
+        index=int(raw.get("index", 0)),
+        util=raw.get("util"),
+        memory=raw.get("memory"),
+        power=raw.get("power"),
+        power_limit=raw.get("power_limit"),
+        name=raw.get("name", ""),
+        compute_cap=raw.get("compute_cap"),
+        clock=raw.get("clock"),
+        driver=raw.get("driver", ""),
+    )

@@ -7,10 +7,12 @@ import re
 from hsops.core.runs import Exit
 from hsops.diagnose import cite
 from hsops.diagnose.evidence import Evidence
+from hsops.diagnose.processes import Process
 from hsops.diagnose.rules_log import exception, silent_rank
 from hsops.diagnose.verdict import Finding, Verdict
 
 _DIED_AT_START = re.compile(r"Rank (\d+) scheduler (?:died|is dead)[^\n]*(?:exit code: (-?\d+))?", re.MULTILINE)
+_TERMINAL = re.compile(r"/dev/(pts/|tty)")
 _KILLED = re.compile(r"Killed process (\d+)")
 _TOGETHER_S = 0.05  # the launcher ends the other ranks when one died: who went first is the one, if that can be told
 
@@ -41,6 +43,8 @@ def stopped(ev: Evidence) -> Verdict | None:
     process = next((p for p in held if p.role == "scheduler"), held[0])
     name = {"scheduler": "rank-stopped", "detokenizer": "detokenizer-stalled"}.get(process.role, "tokenizer-blocked")
     pids = " ".join(str(p.pid) for p in held)
+    if process.role == "launcher" and process.state == "T" and _TERMINAL.match(process.files.get("0", "")):
+        return _on_a_terminal(ev, process)
     by = "a debugger or tracer holds it" if process.state == "t" else "a signal (SIGSTOP) or a frozen cgroup"
     found = [Finding("processes", f"{p.label} (pid {p.pid}) is in state {p.state}: {by}") for p in held]
     return Verdict(
@@ -50,6 +54,19 @@ def stopped(ev: Evidence) -> Verdict | None:
         (*found, *cite.everything(ev)),
         rank=process.rank if process.role == "scheduler" else None,
         remedy=f"kill -CONT {pids}",
+    )
+
+
+def _on_a_terminal(ev: Evidence, launcher: Process) -> Verdict:
+    """Its input is a terminal: in the background it is stopped when it, or sudo before it, reads from there."""
+    return Verdict(
+        "ssh-launch-holds-stdin",
+        "medium",
+        f"launch_server (pid {launcher.pid}) is stopped, and a terminal is its input: who reads from one in the "
+        "background is stopped",
+        cite.everything(ev),
+        remedy="hsops launch, which starts it without one; by hand: setsid nohup ... < /dev/null &",
+        alternatives=("tokenizer-blocked",),
     )
 
 

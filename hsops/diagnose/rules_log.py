@@ -83,6 +83,7 @@ def heartbeat(ev: Evidence) -> Verdict | None:
             cite.everything(ev),
             remedy="hsops launch --replace --wait-healthy",
             next_probe="" if ev.live else "hsops diagnose while it hangs: stacks of all ranks",
+            alternatives=("collective-deadlock", "zmq-send-blocked", "detokenizer-stalled"),
         )
     if ev.live:
         return None
@@ -149,7 +150,16 @@ def _verdict(ev: Evidence, row: Signature, hit: re.Match[str]) -> Verdict:
         rank=_suspect(ev) if error else _rank(line, ev),
         remedy=row.remedy + _patched(ev, error),
         next_probe="" if row.confidence == "high" else "hsops logs, from this line on",
+        alternatives=row.likes or (("crash-under-load",) if row is DIED and _under_load(ev, hit) else ()),
     )
+
+
+def _under_load(ev: Evidence, hit: re.Match[str]) -> bool:
+    """It was ready and had several requests in work when this line came."""
+    assert ev.log
+    before = ev.log.text[: hit.start()]
+    batches = re.findall(r"#running-req: (\d+)", before[before.find(_READY) :]) if _READY in before else []
+    return bool(batches) and int(batches[-1]) > 1
 
 
 def _suspect(ev: Evidence) -> int | None:

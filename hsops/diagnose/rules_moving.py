@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from hsops.diagnose import cite
 from hsops.diagnose.evidence import Evidence
-from hsops.diagnose.stages import patience, starting_up, weights_in
+from hsops.diagnose.stages import SLOW_LOAD_S, patience, shards_s, starting_up, weights_in
 from hsops.diagnose.verdict import Verdict
 
 GRAPHS_S = 1400.0  # CUDA graph capture took up to 1,334 s in launches that succeeded
@@ -80,6 +80,15 @@ def loading(ev: Evidence) -> Verdict | None:
             f"weights come in by {faults:,} page faults a second of a few KB each: slow, not hung",
             cite.everything(ev),
             remedy="args.weight-loader-disable-mmap: true, or copy the checkpoint to a local disk",
+        )
+    if readers and shards_s(ev) >= SLOW_LOAD_S:
+        return Verdict(
+            "weights-loading-slow",
+            "high",
+            f"{_loading_words(ev)}, after {cite.clock(shards_s(ev))}",
+            cite.everything(ev),
+            remedy="wait; next time from a local disk, or with args.weight-loader-prefetch-checkpoints: true",
+            alternatives=("weights-loading-slow-mmap-netfs",),
         )
     if readers or ev.log.grew or ev.silent_s < patience(ev):
         return Verdict(

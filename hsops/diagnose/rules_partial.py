@@ -7,6 +7,7 @@ import re
 from hsops.diagnose import cite
 from hsops.diagnose.evidence import Evidence
 from hsops.diagnose.log_text import message
+from hsops.diagnose.stages import SLOW_LOAD_S, shards_s
 from hsops.diagnose.verdict import Finding, Verdict
 
 _JIT = re.compile(
@@ -78,14 +79,26 @@ def weights(ev: Evidence) -> Verdict | None:
     if not (begun or ended or bars) or ev.log.summary.errors:
         return None
     times = [mark.time for mark in ended.values() if mark.time is not None]
-    if ended and len(ended) < ev.tp and times and max(times) - min(times) > _SKEW_S:
+    skewed = ended and len(ended) < ev.tp and times and max(times) - min(times) > _SKEW_S
+    if skewed or (not ended and any(bar.percent == 100 for bar in bars)):
         return Verdict(
             "weights-post-processing-slow",
-            "medium",
-            f"{len(ended)} of {ev.tp} ranks have their weights, minutes apart: repacking is slow, not stuck",
+            "medium" if skewed else "low",
+            f"the shards are open, {len(ended)} of {ev.tp} ranks have their weights: repacking takes silent minutes",
             cite.everything(ev),
             remedy="wait",
             next_probe=_LIVE,
+            alternatives=("post-load-silence-unresolved", "hang-in-weight-loading"),
+        )
+    if shards_s(ev) >= SLOW_LOAD_S:
+        return Verdict(
+            "weights-loading-slow",
+            "medium",
+            f"weights come in slowly: {cite.clock(shards_s(ev))} so far by the bar",
+            cite.everything(ev),
+            remedy="a local disk, or args.weight-loader-disable-mmap: true on a network file system",
+            next_probe=_LIVE,
+            alternatives=("weights-loading-slow-mmap-netfs",),
         )
     return Verdict(
         "loading",

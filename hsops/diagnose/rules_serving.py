@@ -10,7 +10,16 @@ from hsops.diagnose.stacks import waits_for_peers
 from hsops.diagnose.verdict import Finding, Verdict
 
 _BATCH = re.compile(r"(Prefill|Decode) batch[.,] .*")
+_READY = "The server is fired up"
 _REQUESTS = re.compile(r"#(?:running-req|queue-req): (\d+)")
+# vLLM's last line of a start: its engine's processes say so before it; SGLang says the same long before it is ready
+_READY_ELSEWHERE = re.compile(r"EngineCore[\s\S]*Application startup complete\.\s*\Z")
+# lines of launches that ended well: none of them is evidence of a hang
+_SCARES = re.compile(
+    r"503 Service Unavailable|No available shared memory broadcast block|Custom allreduce is disabled"
+    r"|avail mem=0\.\d+|Health check failed"
+)
+_ALIKE = ("collective-deadlock", "scheduler-deadlock", "decode-step-hang")
 _FRESH_S = 5.0
 _FULL = 64 << 20
 
@@ -68,15 +77,26 @@ def healthy(ev: Evidence) -> Verdict | None:
 
 
 def said_ready(ev: Evidence) -> Verdict | None:
-    """A log alone that ends well."""
-    if ev.live or not ev.ready:
+    """A log alone that ends well, whatever stood in it on the way."""
+    if ev.live or not ev.log or not (ev.ready or _READY_ELSEWHERE.search(ev.log.text)):
         return None
+    scares = sorted({hit.group(0).strip(" ()") for hit in _SCARES.finditer(ev.log.text)})
+    if scares:
+        return Verdict(
+            "healthy-slow-start",
+            "medium",
+            f"the start ended well; what looked like trouble on the way was none: {', '.join(scares[:3])}",
+            cite.brief(ev),
+            next_probe="hsops diagnose on the host: a log cannot tell whether it still answers",
+            alternatives=("healthy",),
+        )
     return Verdict(
         "healthy",
         "medium",
         "the log says that the server was ready, and nothing bad after that",
         cite.brief(ev),
         next_probe="hsops diagnose on the host: a log cannot tell whether it still answers",
+        alternatives=("healthy-slow-start",),
     )
 
 
@@ -137,6 +157,8 @@ def hung_serving(ev: Evidence) -> Verdict | None:
     if len(ev.ranks) > 1 and not apart:
         return _stuck(ev, "collective-deadlock", "medium", "all ranks wait for each other in a collective")
     name = "decode-step-hang" if _last_batch(ev).startswith("Decode") else "scheduler-deadlock"
+    if not _BATCH.search(ev.log.text[ev.log.text.rfind(_READY) :] if ev.log else ""):
+        name = "first-request-hang"
     return _stuck(ev, name, "medium", "the ranks do not come back from a batch")
 
 
@@ -149,6 +171,7 @@ def _stuck(ev: Evidence, name: str, confidence: str, summary: str, rank: int | N
         rank=rank,
         remedy="hsops launch --replace --wait-healthy",
         next_probe="" if confidence == "high" else "hsops diagnose again in half a minute: do the stacks move?",
+        alternatives=tuple(other for other in _ALIKE if other != name) if confidence != "high" else (),
     )
 
 

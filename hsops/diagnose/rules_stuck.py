@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 from hsops.diagnose import cite
 from hsops.diagnose.evidence import Evidence
 from hsops.diagnose.stacks import waits_for_peers
 from hsops.diagnose.stages import patience, starting_up, weights_in
 from hsops.diagnose.verdict import Finding, Verdict
 
+_P2P_OFF = re.compile(r"NCCL_P2P_DISABLE set by environment to 1")  # NCCL_DEBUG=INFO says so
 _WAITS_FOR_WORK = ("idle", "loop", "send", "import", "rendezvous")
 
 
@@ -106,6 +109,7 @@ def load_hang(ev: Evidence) -> Verdict | None:
         rank=behind[0] if len(behind) == 1 else None,
         remedy="look at the disk or mount that holds the model: dmesg, ls, dd",
         next_probe="hsops diagnose again in a minute",
+        alternatives=("weights-loading-slow-mmap-netfs", "post-load-silence-unresolved"),
     )
 
 
@@ -146,6 +150,16 @@ def _who_spins(ev: Evidence, suspect: int | None) -> str:
 
 def _lost_collective(ev: Evidence) -> Verdict:
     early = ev.log is not None and ev.log.summary.stage == "distributed"
+    if early and ev.log and _P2P_OFF.search(ev.log.text):
+        return Verdict(
+            "nccl-too-old-for-arch",
+            "low",
+            "the first collective hangs although P2P is off: it is not the way between the GPUs",
+            cite.everything(ev),
+            remedy="a newer NCCL (pip install -U nvidia-nccl-cu12)",
+            next_probe="all_reduce_perf of nccl-tests with the same NCCL",
+            alternatives=("nccl-p2p-hang", "nccl-cumem-required"),
+        )
     return Verdict(
         "nccl-p2p-hang" if early else "collective-mismatch",
         "medium",
@@ -154,6 +168,7 @@ def _lost_collective(ev: Evidence) -> Verdict:
         (*cite.everything(ev), *_patches(ev)),
         remedy="nccl: pcie-dram and args.disable-custom-all-reduce: true" if early else _without_patches(ev),
         next_probe="NCCL's own view: echo STATUS | nc localhost 28028",
+        alternatives=("custom-allreduce-p2p-hang", "nccl-too-old-for-arch") if early else ("collective-deadlock",),
     )
 
 

@@ -24,6 +24,8 @@ class Signature:
         stage: only when the log stopped in this stage; empty for any.
         also: another pattern that must stand somewhere in the log; empty for none.
         terminal: the server cannot serve after this line, even where /health still answers 200.
+        versions: of SGLang whose words these are; empty for any.
+        likes: classes that say the same words, the likeliest first.
     """
 
     name: str
@@ -34,6 +36,8 @@ class Signature:
     stage: str = ""
     also: str = ""
     terminal: bool = False
+    versions: str = ""
+    likes: tuple[str, ...] = ()
 
 
 def row(
@@ -46,9 +50,12 @@ def row(
     stage: str = "",
     also: str = "",
     terminal: bool = False,
+    versions: str = "",
+    likes: tuple[str, ...] = (),
 ) -> Signature:
     """A row as data is written."""
-    return Signature(name, re.compile(pattern, re.MULTILINE), confidence, remedy, source, stage, also, terminal)
+    words = re.compile(pattern, re.MULTILINE)
+    return Signature(name, words, confidence, remedy, source, stage, also, terminal, versions, likes)
 
 
 DIED = row(

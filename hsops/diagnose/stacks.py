@@ -53,6 +53,7 @@ _DOING: tuple[tuple[str, frozenset[str]], ...] = (
 _COLLECTIVES = frozenset(
     {"all_reduce", "all_gather", "broadcast", "barrier", "reduce_scatter", "all_to_all", "all_gather_into_tensor"}
     | {"tensor_model_parallel_all_reduce", "broadcast_pyobj", "monitored_barrier", "_all_gather_base"}
+    | {"ncclAllReduce", "ncclAllGather", "ncclBroadcast", "ncclCommInitRank"}
 )
 _NOT_OURS = ("torch/", "multiprocessing/", "python3", "<", "importlib/", "asyncio/", "concurrent/", "zmq/")
 
@@ -70,7 +71,15 @@ def own_frames(stack: Stack) -> tuple[Frame, ...]:
 
 def waits_for_peers(stack: Stack) -> bool:
     """The innermost frames are a collective: this rank waits for another one."""
-    return any(f.function in _COLLECTIVES or f.file.startswith("torch/distributed/") for f in stack.frames[:4])
+    return any(
+        f.function in _COLLECTIVES or f.file.startswith("torch/distributed/") or _all_to_all(f)
+        for f in stack.frames[:4]
+    )
+
+
+def _all_to_all(frame: Frame) -> bool:
+    """DeepEP's dispatch and combine: every rank waits for every other."""
+    return "deep_ep/" in frame.file and frame.function in ("dispatch", "combine", "low_latency_dispatch")
 
 
 @dataclass(frozen=True, slots=True)

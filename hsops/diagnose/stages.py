@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 from hsops.core.baseline import compare
 from hsops.diagnose.evidence import Evidence
 
 FLOOR_S = 20.0  # no silence shorter than this is a hang, however fast good runs are
 UNKNOWN_FLOOR_S = 60.0  # the same without good runs to compare with
+SLOW_LOAD_S = 600.0  # weights that take longer come in slowly: from a local disk hundreds of GB take minutes
+_SHARDS = re.compile(r"shards:[^\n]*?\[(?:(\d+):)?(\d+):(\d+)<")
 
 
 def patience(ev: Evidence) -> float:
@@ -29,3 +33,10 @@ def weights_in(ev: Evidence) -> bool:
     """Every rank said that its weights are read, or that it went on after them."""
     reached = ev.log.summary.reached if ev.log else {}
     return len(reached.get("weights", {})) >= ev.tp or len(reached.get("memory-pool", {})) >= ev.tp or "http" in reached
+
+
+def shards_s(ev: Evidence) -> float:
+    """Seconds that the shard bar has run, by itself; 0 without one."""
+    found = _SHARDS.findall(ev.log.text) if ev.log else []
+    hours, minutes, seconds = (int(part or 0) for part in found[-1]) if found else (0, 0, 0)
+    return float(hours * 3600 + minutes * 60 + seconds)

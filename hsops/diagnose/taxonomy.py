@@ -182,7 +182,8 @@ MOVING = frozenset(
         *FAMILIES["negative-healthy"],
         *FAMILIES["negative-slow-not-hung"],
         *("weights-loading-slow", "weights-loading-slow-mmap-netfs", "weights-post-processing-slow"),
-        "health-false-negative-under-load",
+        *("health-false-negative-under-load", "readiness-wrong-endpoint"),
+        *("wrong-kernel-slow", "hidden-states-slow-copy"),
     ]
 )
 """Classes of a server that works or is on its way: nothing hangs, the launch goes on."""

@@ -29,6 +29,7 @@ class Verdict:
         remedy: what to do or type; may be empty.
         next_probe: what would tell more; empty when the verdict is certain.
         host: the host's name in the inventory; empty for a log alone.
+        alternatives: classes of which the evidence could also speak, the likeliest first.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Verdict:
     remedy: str = ""
     next_probe: str = ""
     host: str = ""
+    alternatives: tuple[str, ...] = ()
 
     @property
     def family(self) -> str:
@@ -83,6 +85,7 @@ class Verdict:
             "evidence": [{"source": f.source, "text": f.text} for f in self.evidence],
             "remedy": self.remedy,
             "next_probe": self.next_probe,
+            "alternatives": list(self.alternatives),
         }
 
 

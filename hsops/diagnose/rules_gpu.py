@@ -1,0 +1,138 @@
+"""Rules about GPUs and what the ranks do with them: backends, all-reduce, preloaded libraries, memory left behind."""
+
+from __future__ import annotations
+
+import re
+from statistics import median
+
+from hsops.diagnose import cite
+from hsops.diagnose.evidence import Evidence
+from hsops.diagnose.processes import Process
+from hsops.diagnose.stages import patience
+from hsops.diagnose.verdict import Finding, Verdict
+
+_SM120 = 12  # RTX PRO 6000, RTX 50: Blackwell without the datacenter's tensor memory
+_DATACENTER = re.compile(r"trtllm|cutlass_mla|flashmla|flash_mla")  # backends whose kernels SM120 lacks
+_ALLOCATORS = re.compile(r"jemalloc|tcmalloc|mimalloc|libasan")  # preloaded everywhere, and harmless to NCCL
+_SPEED = re.compile(r"Decode batch[.,][^\n]*#running-req: (\d+)[^\n]*gen throughput \(token/s\): ([\d.]+)")
+_SLOW_TOKENS_S = 40.0  # 16 were seen with an fp8 KV cache on SM120, 90 without
+_FEW = 4
+
+
+def backend_of_datacenter(ev: Evidence) -> Verdict | None:
+    """It ended, and was given backends for datacenter Blackwell on SM120."""
+    if not ev.live or ev.alive or not ev.log or not any(gpu.major == _SM120 for gpu in ev.gpus):
+        return None
+    names = ("attention_backend", "moe_runner_backend")
+    asked = {n: ev.log.summary.args[n] for n in names if _DATACENTER.search(ev.log.summary.args.get(n, ""))}
+    if not asked or ev.ready:
+        return None
+    words = ", ".join(f"{name.replace('_', '-')} {value}" for name, value in asked.items())
+    return Verdict(
+        "arch-not-supported",
+        "medium",
+        f"{words}: kernels of datacenter Blackwell, which {ev.gpus[0].name or 'this GPU'} (SM120) cannot run",
+        cite.everything(ev),
+        remedy="args.attention-backend: flashinfer or triton, and no trtllm backend for the experts",
+        next_probe="hsops logs: the first exception",
+    )
+
+
+def wrong_kernel(ev: Evidence) -> Verdict | None:
+    """It answers, at a fraction of the speed: the fp8 KV cache has no fast kernel on SM120."""
+    if not ev.healthy or not ev.log or not any(gpu.major == _SM120 for gpu in ev.gpus):
+        return None
+    speeds = [float(rate) / max(1, int(n)) for n, rate in _SPEED.findall(ev.log.text) if int(n) <= 2]
+    if not ev.log.summary.args.get("kv_cache_dtype", "").startswith("fp8") or len(speeds) < _FEW:
+        return None
+    if median(speeds) > _SLOW_TOKENS_S:
+        return None
+    return Verdict(
+        "wrong-kernel-slow",
+        "medium",
+        f"{median(speeds):.0f} tokens/s for one request with an fp8 KV cache on SM120, which has a slow path for it",
+        cite.brief(ev),
+        remedy="args.kv-cache-dtype: auto",
+        next_probe="the same request without the flag",
+    )
+
+
+def custom_all_reduce(ev: Evidence) -> Verdict | None:
+    """The ranks stand in SGLang's own all-reduce and do not come back: it needs P2P that works, and one stream."""
+    inside = [r for r, p in ev.ranks.items() if _stands_in(p, "custom_all_reduce.py")]
+    if not (ev.live and ev.alive) or ev.healthy or not inside or ev.silent_s < patience(ev):
+        return None
+    if not all(p.still is not False for p in ev.ranks.values()) or any(p.polls for p in ev.ranks.values()):
+        return None
+    return Verdict(
+        "custom-allreduce-deadlock" if ev.ready else "custom-allreduce-p2p-hang",
+        "high" if ev.gpus and all(g.spins for g in ev.gpus) else "medium",
+        f"{len(inside)} of {len(ev.ranks)} ranks stand in the custom all-reduce and do not come back",
+        cite.everything(ev),
+        remedy="args.disable-custom-all-reduce: true" + (", without enable-pdmux" if _pdmux(ev) else ""),
+        alternatives=("custom-allreduce-p2p-hang", "nccl-p2p-hang") if ev.ready else ("nccl-p2p-hang",),
+    )
+
+
+def preloaded(ev: Evidence) -> Verdict | None:
+    """NCCL does not come up and a library stands between it and the driver."""
+    held = [p for p in ev.ranks.values() if _stands_in(p, "pynccl") and p.preload]
+    libraries = sorted({word for p in held for word in re.split(r"[\s:]+", p.preload) if not _ALLOCATORS.search(word)})
+    if not (ev.live and ev.alive) or not libraries or ev.silent_s < patience(ev) or ev.ready:
+        return None
+    if any(g.spins for g in ev.gpus):
+        return None  # the kernels run: it is the way between the GPUs
+    return Verdict(
+        "nccl-init-hang-preload-interposer",
+        "high",
+        f"NCCL does not come up under a preloaded library: {', '.join(libraries)}",
+        (Finding("processes", f"LD_PRELOAD of {held[0].label}: {held[0].preload}"), *cite.everything(ev)),
+        remedy="without that library (LD_PRELOAD), or CUDA_DISABLE_CONTROL=true for HAMi's",
+        alternatives=("rendezvous-hang",),
+    )
+
+
+def left_on_gpu(ev: Evidence) -> Verdict | None:
+    """The server is gone, and a process of SGLang's still holds memory on a GPU."""
+    if not ev.live or ev.alive:
+        return None
+    ours = {p.pid for p in ev.processes if not p.dead}
+    held = [a for a in ev.gpu_apps if a.pid in ours or "sglang" in a.name]
+    if not held:
+        return None
+    pids = " ".join(str(a.pid) for a in held)
+    return Verdict(
+        "orphan-holds-gpu",
+        "high",
+        f"the server is gone, and {pids} still hold{'s' if len(held) == 1 else ''} "
+        f"{sum(a.memory or 0 for a in held):,.0f} MiB of GPU memory",
+        (*(Finding("gpus", f"pid {a.pid} ({a.name or '?'}): {a.memory or 0:,.0f} MiB") for a in held),
+         *cite.everything(ev)),
+        remedy=f"hsops stop --orphans, or kill {pids}",
+    )  # fmt: skip
+
+
+def wedged(ev: Evidence) -> Verdict | None:
+    """GPUs at 100 % while nobody has given them work."""
+    busy = [g.index for g in ev.gpus if g.spins]
+    if not ev.live or not busy or ev.healthy or ev.gpu_apps:
+        return None
+    idle = bool(ev.ranks) and ev.ready and all(p.polls or p.doing in ("idle", "loop") for p in ev.ranks.values())
+    if not idle and ev.processes:
+        return None
+    return Verdict(
+        "gpu-wedged-needs-reset",
+        "low",
+        f"GPU {', '.join(map(str, busy))} at 100 % and idle power, and the ranks have given it nothing to do",
+        cite.everything(ev),
+        remedy="end every process on it, then nvidia-smi --gpu-reset -i N as root; else reboot",
+        next_probe="nvidia-smi, and the kernel's log for Xid lines",
+    )
+
+
+def _stands_in(process: Process, file: str) -> bool:
+    return process.stack is not None and any(file in frame.file for frame in process.stack.frames)
+
+
+def _pdmux(ev: Evidence) -> bool:
+    return ev.log is not None and ev.log.summary.args.get("enable_pdmux") == "True"
