@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,7 @@ WEIGHTS = machine.REPOSITORY / "hsops/lab/tiny/weights.py"
 def main(out: Path) -> None:
     """Both servers, one after the other."""
     machine.prepare(flashinfer=True)
+    _build()
     servers = [_server("fused", {}), _server("unfused", {"enforce-disable-flashinfer-allreduce-fusion": True})]
     machine.write_inventory(servers, BOUNDARIES)
     _weigh([machine.HOME / "models" / server.name for server in servers])
@@ -39,8 +42,26 @@ def main(out: Path) -> None:
     for server in servers:
         with machine.running([server]) as ports:
             figures[server.name] = _look(server.name, ports[server.name])
+            figures[server.name]["fused_ranks"] = _fused_ranks(server.name)
         (out / "ranks.json").write_text(json.dumps(figures, indent=1))
     machine.hsops("deploy", "--revert", "--yes")
+    if [figures[server.name]["fused_ranks"] for server in servers] != [2, 0]:
+        sys.exit("the all-reduce was not fused on both ranks of the one server and on none of the other")
+
+
+def _build() -> None:
+    """FlashInfer's kernel, which it would else compile while the server starts."""
+    began = time.perf_counter()
+    code = "from flashinfer.jit.comm import gen_trtllm_comm_module as made; made().build_and_load()"
+    subprocess.run([machine.PYTHON, "-c", code], check=True, timeout=400)
+    print(f"FlashInfer's all-reduce compiled in {time.perf_counter() - began:.0f} s", flush=True)
+
+
+def _fused_ranks(name: str) -> int:
+    """Ranks whose log says that they have FlashInfer's buffers."""
+    logs = [path.read_text(errors="replace") for path in machine.HOME.glob("state/runs/*/server.log")]
+    mine = [text for text in logs if f"{machine.HOME}/models/{name}'" in text]
+    return len({rank for text in mine for rank in re.findall(r"FlashInfer workspace initialized for rank (\d+)", text)})
 
 
 def _server(name: str, args: dict[str, Any]) -> machine.Server:
@@ -61,9 +82,7 @@ def _weigh(models: list[Path]) -> None:
 def _look(name: str, port: int) -> dict[str, Any]:
     live = machine.hsops("verify", "--live", "--server", name, ok=(0, 1, 3))
     folder = machine.DUMPS / name
-    asked = drive.prompts(
-        8, 100, 250, 3, VOCABULARY
-    )  # all in one pass are fewer rows than 2,048: above, nothing is fused
+    asked = drive.prompts(8, 100, 250, 3, VOCABULARY)  # 2,048 rows at most, all in one pass: above, nothing is fused
     drive.run(port, folder, "both", asked, lambda i: f"hs-both-{i}")
     script, words = Path(__file__).with_name("same_bits.py"), ",".join(map(str, BOUNDARIES))
     naive = {}
