@@ -1,0 +1,152 @@
+"""The states of a server that a diagnosis is held against: what is done to it, and what must be said of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+START = ("distributed", "weights", "kv-cache", "http", "forward")  # places on the way up, in the order they come
+SPINS, STUCK = ("warmup-deadlock-busy-wait",), ("warmup-forward-stuck",)
+AFTER_LOAD = ("post-load-silence-unresolved", "collective-deadlock")
+LOAD_ONE, LOAD_ALL = ("rank-straggler-load",), ("hang-in-weight-loading",)
+MISMATCH = ("post-load-silence-unresolved", "collective-mismatch", "collective-deadlock")
+SERVING = ("collective-deadlock", "scheduler-deadlock", "decode-step-hang", "engine-loop-hang", "first-request-hang")
+FINE = ("starting", "loading", "healthy", "healthy-loaded", "health-false-negative-under-load")
+ALL, LAST = -1, -2  # who: every rank, the last one
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One state.
+
+    Args:
+        deed: of ``control.DEEDS``, or a signal's name for the process ``who``, or what ``test_hangs`` knows by itself.
+        place: where a rank does it: one of ``START`` while it starts; later ``forward``, ``loop`` or ``request``.
+        who: a rank, ``ALL``, ``LAST``, or ``launcher``, ``detokenizer``.
+        classes: what may be said of it; the first is the best.
+        rank: the suspect to be named: a rank or ``LAST``; None when none is.
+        ends: nothing is left of the server afterwards.
+    """
+
+    deed: str
+    place: str
+    who: int | str
+    classes: tuple[str, ...]
+    rank: int | None = None
+    ends: bool = False
+
+    @property
+    def id(self) -> str:
+        """For people and the command line."""
+        who = {ALL: "all", LAST: "last"}.get(self.who, self.who) if isinstance(self.who, int) else self.who
+        return f"{self.deed}@{self.place}.{f'TP{who}' if isinstance(who, int) else who}"
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One start of a server, and what it goes through.
+
+    Args:
+        up: states on its way up; serving: once it is healthy, in this order.
+        patched: with the hs-dump patch.
+        fault: of ``hsops lab up --fault``.
+    """
+
+    name: str
+    up: tuple[Case, ...] = ()
+    serving: tuple[Case, ...] = ()
+    patched: bool = False
+    fault: str | None = None
+    fine: int = 0  # looks at the healthy server, idle and loaded by turns
+
+    @property
+    def cases(self) -> tuple[Case, ...]:
+        """All of them, in order."""
+        return (*self.up, *self.serving)
+
+
+def _stops(*who: int | str) -> tuple[Case, ...]:
+    named = {"launcher": "tokenizer-blocked", "detokenizer": "detokenizer-stalled"}
+    return tuple(
+        Case("SIGSTOP", "serving", one, (named.get(str(one), "rank-stopped"),), one if isinstance(one, int) else None)
+        for one in who
+    )
+
+
+def _serves(deed: str, who: int, place: str = "forward") -> Case:
+    return Case(deed, place, who, SERVING, None if who == ALL else who)
+
+
+SESSIONS = (
+    Session("good", fine=10),
+    Session(
+        "spin",
+        up=(
+            Case("lock", "distributed", LAST, ("rank-never-joined",), LAST),
+            Case("fifo", "weights", LAST, LOAD_ONE, LAST),
+            Case("spin", "kv-cache", ALL, SPINS),
+            Case("lock", "http", 0, AFTER_LOAD, 0),
+            Case("spin", "forward", LAST, SPINS, LAST),
+        ),
+        serving=(
+            *_stops(0, LAST),
+            *(_serves("spin", who) for who in (0, LAST, ALL)),
+            _serves("lock", LAST),
+            _serves("spin", LAST, "loop"),
+            Case("SIGKILL", "serving", LAST, ("rank-killed",), LAST, ends=True),
+        ),
+        fine=3,
+    ),
+    Session(
+        "lock",
+        up=(
+            Case("SIGSTOP", "distributed", LAST, ("rank-stopped",), LAST),
+            Case("trickle", "weights", ALL, FINE),
+            Case("spin", "kv-cache", LAST, SPINS, LAST),
+            Case("pipe", "http", LAST, AFTER_LOAD, LAST),
+            Case("lock", "forward", ALL, STUCK),
+        ),
+        serving=(
+            *_stops("detokenizer", "launcher"),
+            *(_serves("lock", who) for who in (0, ALL)),
+            _serves("pipe", LAST),
+            _serves("lock", 0, "loop"),
+            Case("spin", "request", "launcher", ("tokenizer-blocked",)),
+            Case("raise", "forward", LAST, ("scheduler-died-exception",), LAST, ends=True),
+        ),
+        fine=3,
+    ),
+    Session(
+        "fifo",
+        up=(
+            Case("fifo", "weights", ALL, LOAD_ALL),
+            Case("lock", "kv-cache", LAST, AFTER_LOAD, LAST),
+            Case("receive", "http", LAST, MISMATCH),
+            Case("fifo", "forward", LAST, STUCK, LAST),
+        ),
+        serving=(
+            *(_serves("fifo", who) for who in (0, LAST)),
+            _serves("pipe", 0),
+            Case("receive", "forward", LAST, ("collective-deadlock", "collective-mismatch")),
+            Case("receive", "forward", ALL, ("collective-deadlock", "collective-mismatch")),
+            _serves("lock", LAST, "loop"),
+            Case("lock", "request", "launcher", ("tokenizer-blocked",)),
+            Case("SIGKILL", "serving", "launcher", ("launcher-killed",), ends=True),
+        ),
+        fine=3,
+    ),
+    Session(
+        "dumps",
+        serving=(
+            Case("full", "dumps", "nobody", ("dump-dir-full",)),
+            Case("read-only", "dumps", "nobody", ("dump-dir-unwritable",)),
+            Case("SIGKILL", "serving", 0, ("rank-killed",), 0, ends=True),
+        ),
+        patched=True,
+        fine=3,
+    ),
+    Session("detokenizer", serving=(Case("SIGKILL", "serving", "detokenizer", ("detokenizer-died",), ends=True),)),
+    Session("port", up=(Case("port", "kv-cache", ALL, ("port-in-use",), ends=True),)),
+    Session("killed", up=(Case("SIGKILL", "weights", LAST, ("rank-killed",), LAST, ends=True),)),
+    Session("raised", up=(Case("raise", "kv-cache", 0, ("scheduler-died-exception",), 0, ends=True),)),
+    Session("v1", up=(Case("v1-patch", "forward", ALL, ("scheduler-died-exception",), ends=True),), fault="v1-patch"),
+)

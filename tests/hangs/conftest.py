@@ -1,0 +1,30 @@
+"""Which servers: half an hour of them is for those who ask for it (``make hangs``)."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.hangs.cases import SESSIONS
+from tests.hangs.results import read
+
+ASKED = os.environ.get("HSOPS_HANGS", "").split()  # "all", or sessions
+TP = int(os.environ.get("HSOPS_HANGS_TP", "2"))
+RESUME = bool(os.environ.get("RESUME"))  # only servers that have a state which the page lacks
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what nobody asked for."""
+    known = read().get(str(TP), {})
+    done = {s.name for s in SESSIONS if all(case.id in known for case in s.cases) and s.name in known}
+    for item in items:
+        if "tests/hangs/test_" not in item.nodeid:
+            continue
+        name = item.callspec.params["session"].name  # type: ignore[attr-defined]
+        if not ASKED:
+            item.add_marker(pytest.mark.skip(reason="make hangs runs these"))
+        elif ASKED != ["all"] and name not in ASKED:
+            item.add_marker(pytest.mark.skip(reason=f"not among {' '.join(ASKED)}"))
+        elif RESUME and name in done:
+            item.add_marker(pytest.mark.skip(reason="the page has it"))

@@ -1,0 +1,77 @@
+"""Real servers that hang and die in known ways, and real ones that are well: what does ``hsops diagnose`` say?"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hsops import lab as labs
+from hsops.lab import Lab
+from tests.e2e.cli import Cli
+from tests.hangs import control, results
+from tests.hangs.cases import FINE, SESSIONS, Case, Session
+from tests.hangs.conftest import RESUME, TP
+from tests.hangs.patient import Patient
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600)]
+
+
+@pytest.fixture(scope="session")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """A lab with SGLang 0.5.9; HSOPS_HANGS_HOME keeps it, and its good run, for a run in pieces."""
+    kept = os.environ.get("HSOPS_HANGS_HOME")
+    home = Path(kept) if kept else tmp_path_factory.mktemp("labs") / "lab"
+    yield labs.up(home, sglang="0.5.9", tp=TP)
+    labs.down(home, purge=not kept)
+
+
+@pytest.fixture
+def patient(lab: Lab, session: Session, tmp_path: Path) -> Iterator[Patient]:
+    """The server of a session, not started yet. It leaves nothing behind."""
+    labs.up(lab.layout.home, fault=session.fault)
+    control.install(lab.layout.site)
+    orders = lab.layout.home / "orders"  # the same for every launch: it is a part of the environment
+    orders.mkdir(exist_ok=True)
+    hsops = Cli(lab.inventory).changed(
+        tmp_path / "inventory.yaml",
+        patches=["hs-dump"] if session.patched else [],
+        env={control.VARIABLE: str(orders)},
+    )
+    found = Patient(hsops, lab, orders, TP)
+    yield found
+    found.clear()
+    assert hsops("stop").returncode == 0
+    labs.up(lab.layout.home)
+
+
+@pytest.mark.parametrize("session", SESSIONS, ids=lambda session: session.name)
+def test_a_server_goes_through(session: Session, patient: Patient) -> None:
+    """Each state gets its name, each healthy look none, and whoever looked lets go of everything."""
+    known = results.read().get(str(TP), {}) if RESUME else {}
+    cases = [case for case in session.cases if case.id not in known or case.ends]
+    up = [case for case in cases if case in session.up]
+    looks = patient.start(up, patched=session.patched, records=session.name == "good")
+    ends = any(case.ends for case in up)
+    wrong = [] if not up else [case.id for case in up if not patient.told[case.id]["right"]]
+    if not ends:
+        looks += patient.look_well(session.fine)
+        if session.name == "good":
+            results.record(TP, session.name, {"looks": looks, "rates": patient.rates(), "cores": os.cpu_count()})
+        wrong += [case.id for case in cases if case not in session.up and not serving(patient, case)]
+    if session.name != "good" and looks:
+        results.record(TP, session.name, {"looks": looks, "cores": os.cpu_count()})
+
+    alarms = [one for one in looks if one["class"] not in FINE]
+    left = [thread for seen in [*patient.told.values(), *looks] for thread in seen["left"]]
+    assert (wrong, alarms, left) == ([], [], [])
+
+
+def serving(patient: Patient, case: Case) -> bool:
+    """The state, what was said of it, and the way back from it."""
+    seen = patient.go_through(case)
+    if not case.ends:
+        patient.until_well()
+    return bool(seen["right"])
