@@ -4,6 +4,7 @@
 not answer. A look that is not possible says why (``could_not``); nothing here fails because a tool is missing.
 """
 
+import functools
 import json
 import os
 import sys
@@ -15,6 +16,7 @@ from typing import Any
 
 from hsops.agent import (
     probe_census,
+    probe_faults,
     probe_files,
     probe_host,
     probe_http,
@@ -31,6 +33,8 @@ BETWEEN_STACKS_S = 0.4
 STACKS_SHARE = 0.3  # of the budget, for one dump: it takes 20 ms, and seconds where spinning ranks leave it no core
 HEALTH_S = 2.8  # a healthy server answers /health within about a second: it generates one token
 STRACE_S = 0.8
+NATIVE, NATIVE_S = 3, 1.2  # at most so many ranks, and seconds: each is stopped for 0.2 to 0.7 s
+_Stacks = Callable[["list[int]", float], "dict[int, dict[str, Any]]"]
 _WATCHED = ("launcher", "scheduler", "detokenizer", "tokenizer")
 
 
@@ -53,18 +57,24 @@ class Probe:
         self.budget = float(params.get("budget_s") or 5.0)
         self.could_not: list[dict[str, str]] = []
         self.processes: list[dict[str, Any]] = []
+        self.spy: str | None = None
+        self.spent: dict[str, float] = {}
+        self.cpu = sum(os.times()[:4])
 
     def gather(self) -> "dict[str, Any]":
         """Every look, in order."""
         port = self.params.get("port")
         self.processes = self._census(port)
+        held = set(self._held(set()))
         log = self._look("log", self._log) or {}
         with ThreadPoolExecutor(2) as pool:
             http = pool.submit(self._http, port) if port else None
             gpus = pool.submit(lambda: self._look("gpus", lambda: probe_host.gpus(self._left(3.0))))
-            self._sample()
-            self._stacks()
-            self._syscalls(http)
+            self._timed("sample", self._sample)
+            self._timed("stacks", self._stacks)
+            self._timed("strace", lambda: self._syscalls(http))
+            if not self._answers(http):
+                self._timed("native", self._native)
             found = {
                 "port": self._wait("http", http),
                 "gpus": self._wait("gpus", gpus) or [],
@@ -80,6 +90,10 @@ class Probe:
             **found,
             **self._machine(),
             "could_not": self.could_not,
+            "arch": os.uname().machine,
+            "spent": self.spent,
+            "cpu_s": round(sum(os.times()[:4]) - self.cpu, 2),
+            "held": self._held(held),
             "took_s": round(time.monotonic() - self.started, 2),
         }
 
@@ -137,29 +151,68 @@ class Probe:
 
     def _stacks(self) -> None:
         ranks = self._watched("scheduler", "child") or self._watched("launcher")
-        if not ranks:
-            return
+        lacks = self._spied(ranks) if ranks else None
+        if lacks:  # then the ranks are asked to write them down, if hsops has started them
+            told = bool(self.params.get("run")) and self._dump(self._ask, ranks)
+            self._could_not("py-spy" if told else "stacks", lacks)
+
+    def _spied(self, ranks: "list[dict[str, Any]]") -> "CouldNot | None":
+        """Stacks read by py-spy, or why it may not."""
         launcher = next((p["argv"] for p in self.processes if p["role"] == "launcher"), [sys.executable])
-        tool = self._look("stacks", lambda: probe_stacks.find(launcher))
-        if tool is None:
-            return
+        try:
+            self.spy = probe_stacks.find(launcher)
+        except CouldNot as reason:
+            return reason
+        if self._dump(functools.partial(probe_stacks.dump, self.spy), ranks):
+            self._report("stacks", [s for p in ranks for s in p.get("stacks", ())])
+            return None
+        first = ranks[0]["stacks"][0]
+        return CouldNot(first["why"], first["message"])
+
+    def _ask(self, pids: "list[int]", _longest: float) -> "dict[int, dict[str, Any]]":
+        folder = os.path.join(os.path.expanduser(self.params.get("state_dir", "")), "runs", self.params["run"])
+        return probe_faults.dump(folder, pids)
+
+    def _dump(self, look: _Stacks, ranks: "list[dict[str, Any]]") -> bool:
+        """Two looks at the stacks of ``ranks``; False where none may be had this way."""
+        for process in ranks:
+            process["stacks"] = []
         for step in range(2):
             if step:
                 time.sleep(BETWEEN_STACKS_S)
             longest = self._left(self.budget * STACKS_SHARE)
             if longest <= 0:
                 self._could_not("stacks", CouldNot("timed-out", "no time was left for another look at the stacks"))
-                return
-            found = probe_stacks.dump(tool, [p["pid"] for p in ranks], longest)
+                return True
+            found = look([p["pid"] for p in ranks], longest)
             for process in ranks:
-                process.setdefault("stacks", []).append(found[process["pid"]])
-        self._report("stacks", [s for p in ranks for s in p["stacks"]])
+                process["stacks"].append(found[process["pid"]])
+            if all(one.get("why") in ("not-permitted", "not-found") for one in found.values()):
+                return False
+        return True
+
+    def _run_folder(self) -> str:
+        return os.path.join(os.path.expanduser(self.params.get("state_dir", "")), "runs", str(self.params["run"]))
+
+    def _native(self) -> None:
+        """What C++, CUDA and NCCL code does below Python: of one rank of each kind, since it stops it for a moment."""
+        kinds: dict[Any, dict[str, Any]] = {}
+        for process in self._watched("scheduler"):
+            threads = next((s["threads"] for s in process.get("stacks", ()) if s.get("threads")), None)
+            if threads and process["state"] not in "Tt":
+                kinds.setdefault(threads[0]["frames"][:1] and threads[0]["frames"][0][0], process)
+        some, longest = list(kinds.values())[:NATIVE], self._left(NATIVE_S)
+        if self.spy and some and longest > NATIVE_S / 2:
+            found = probe_stacks.dump(self.spy, [p["pid"] for p in some], longest, native=True)
+            for process in some:
+                process["native"] = found[process["pid"]]
+            self._report("native", list(found.values()))
 
     def _syscalls(self, http: "Future[dict[str, Any]] | None") -> None:
         ranks = [p for p in self._watched("scheduler") if p["state"] not in ("T", "t")]
         if not ranks:
             return
-        if http and http.done() and (http.result().get("health") or {}).get("status") == 200:
+        if self._answers(http):
             self._could_not("strace", CouldNot("not-needed", "the server answers; strace would slow it"))
             return
         tool = self._look("strace", probe_strace.find)
@@ -172,6 +225,9 @@ class Probe:
         for process in ranks:
             process["strace"] = found.get(process["pid"])
         self._report("strace", list(found.values()))
+
+    def _answers(self, http: "Future[dict[str, Any]] | None") -> bool:
+        return bool(http and http.done() and (http.result().get("health") or {}).get("status") == 200)
 
     def _machine(self) -> "dict[str, Any]":
         dumps = self.params.get("dumps")
@@ -205,6 +261,15 @@ class Probe:
         except (OSError, ValueError) as error:
             self._could_not(name, CouldNot("failed", f"{type(error).__name__}: {error}"))
         return None
+
+    def _timed(self, name: str, look: "Callable[[], None]") -> None:
+        began = time.monotonic()
+        look()
+        self.spent[name] = round(time.monotonic() - began, 2)
+
+    def _held(self, before: "set[str]") -> "list[str]":
+        """Threads of the run that are traced or stopped now and were not ``before``."""
+        return sorted(set(probe_tools.held([p["pid"] for p in self.processes])) - before)
 
     def _report(self, name: str, found: "list[dict[str, Any]]") -> None:
         """One reason a tool, not one a process."""

@@ -38,6 +38,7 @@ def sample(pids: "list[int]", seconds: float) -> "dict[int, dict[str, Any]]":
             found[pid] = _difference(first, second, passed)
             found[pid]["main"]["calls"] = dict(calls[pid].most_common(4))
             found[pid]["main"]["wchan"] = _first_line(f"/proc/{pid}/wchan")
+            found[pid]["main"]["at"] = at(pid)
     return found
 
 
@@ -118,6 +119,15 @@ def _io(pid: int) -> "dict[str, int]":
             return {name: int(value) for name, value in pairs if name in _IO}
     except (OSError, ValueError):
         return {}
+
+
+def at(pid: int) -> "list[str]":
+    """The system call that the main thread is in, and what its first argument is open on; "" for nothing."""
+    number, first, *_ = [*_first_line(f"/proc/{pid}/syscall").split(" "), "", ""]
+    try:
+        return [number, os.readlink(f"/proc/{pid}/fd/{int(first, 16)}")]
+    except (OSError, ValueError):
+        return [number, ""]
 
 
 def _call(pid: int) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from hsops.agent.probe_tools import CouldNot, denied
 
-_FRAMES = 40
+FRAMES = 40
 _THREADS = 3
 _TRIES = 4  # a stack that moves while it is read gives "Failed to get stack traces"; each try takes about 10 ms
 
@@ -37,23 +37,26 @@ def find(argv: "list[str]") -> str:
     return found
 
 
-def dump(tool: str, pids: "list[int]", timeout: float) -> "dict[int, dict[str, Any]]":
-    """One dump of each process, all at once: ``{"threads": [...]}`` or ``{"why", "message"}`` a process."""
+def dump(tool: str, pids: "list[int]", timeout: float, *, native: bool = False) -> "dict[int, dict[str, Any]]":
+    """One dump of each process, all at once: ``{"threads": [...]}`` or ``{"why", "message"}`` a process.
+
+    ``native``: with frames of C and C++, for which py-spy stops the process.
+    """
     with ThreadPoolExecutor(max(1, len(pids))) as pool:
-        return dict(zip(pids, pool.map(lambda pid: _dump_one(tool, pid, timeout), pids), strict=True))
+        return dict(zip(pids, pool.map(lambda pid: _dump_one(tool, pid, timeout, native=native), pids), strict=True))
 
 
-def _dump_one(tool: str, pid: int, timeout: float) -> "dict[str, Any]":
+def _dump_one(tool: str, pid: int, timeout: float, *, native: bool) -> "dict[str, Any]":
     found: dict[str, Any] = {}
     for _ in range(_TRIES):
-        found = _dump_once(tool, pid, timeout)
+        found = _dump_once(tool, pid, timeout, "--native" if native else "--nonblocking")
         if found.get("why") != "failed":
             break
     return found
 
 
-def _dump_once(tool: str, pid: int, timeout: float) -> "dict[str, Any]":
-    argv = [tool, "dump", "--nonblocking", "--json", "--pid", str(pid)]
+def _dump_once(tool: str, pid: int, timeout: float, how: str) -> "dict[str, Any]":
+    argv = [tool, "dump", how, "--json", "--pid", str(pid)]
     try:
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout, check=False)
         if done.returncode == 0:
@@ -76,7 +79,7 @@ def threads(raw: "list[dict[str, Any]]", pid: int) -> "list[dict[str, Any]]":
             "main": thread in main,
             "active": thread["active"],
             "gil": thread["owns_gil"],
-            "frames": [[f["name"], shorten(f["filename"]), f["line"]] for f in thread["frames"][:_FRAMES]],
+            "frames": [[f["name"], shorten(f["filename"]), f["line"]] for f in thread["frames"][:FRAMES]],
         }
         for thread in main + others
     ]

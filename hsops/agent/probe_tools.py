@@ -43,6 +43,16 @@ def tracer(pid: int) -> int:
         return 0
 
 
+def held(pids: "Iterable[int]") -> "Iterator[str]":
+    """The threads of ``pids`` that somebody traces or that are stopped: ``tid: letter, tracer``."""
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for tid in os.listdir(f"/proc/{pid}/task"):
+                letter, by = state(int(tid)), tracer(int(tid))
+                if letter in ("t", "T") or by:
+                    yield f"{tid}: {letter}, {by}"
+
+
 def is_root() -> bool:
     """The agent may look at everything."""
     return os.geteuid() == 0

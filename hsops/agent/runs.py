@@ -1,5 +1,6 @@
 """Runs on the host: start, list, follow, stop."""
 
+import contextlib
 import errno
 import fcntl
 import glob
@@ -10,10 +11,9 @@ import select
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
-from hsops.agent import audit, claims, facts, leases, lock, patch_store, procs, prune
+from hsops.agent import audit, claims, facts, leases, lock, patch_store, probe_faults, procs, prune
 from hsops.agent.protocol import PROTOCOL, Refusal
 from hsops.agent.rundir import RunDir, all_runs, read_json, runs_folder, write_json
 
@@ -153,6 +153,8 @@ def _launch(run: RunDir, env: "dict[str, str]") -> None:
     os.set_inheritable(its, True)
     path = f"{os.path.dirname(sys.executable)}:{os.environ.get('PATH', os.defpath)}"  # ninja, py-spy of the venv
     whole = {**os.environ, "PATH": path, "PYTHONUNBUFFERED": "1", **env, procs.MARK: run.id}
+    with contextlib.suppress(OSError):  # without it a diagnosis needs ptrace; a full disk ends the launch elsewhere
+        whole["PYTHONPATH"] = probe_faults.prepare(run.path, whole.get("PYTHONPATH", ""))
     request = {"protocol": PROTOCOL, "params": {"run_dir": run.path, "ready": its, "env": whole}}
     where = os.path.join(run.path, "request.json")
     write_json(where, request)
@@ -271,7 +273,7 @@ def _new_run(params: "dict[str, Any]") -> RunDir:
         return RunDir(path)
 
 
-@contextmanager
+@contextlib.contextmanager
 def _locked(params: "dict[str, Any]") -> "Iterator[None]":
     """One start at a time on this host: two clients must not both find the port free."""
     folder = runs_folder(params)

@@ -70,8 +70,8 @@ def _summary(found: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     yield f"{len(bad)} hangs and deaths: {right} right{share}. Looks at servers that are well: {len(looks)}, of which"
     yield f"{alarms} false alarms."
     if took:
-        median = took[len(took) // 2]
-        yield f"A look took {median:.1f} s in the median, {took[-1]:.1f} s at most. Threads left traced or stopped: {left}."
+        yield f"A look took {took[len(took) // 2]:.1f} s in the median, {took[-1]:.1f} s at most."
+        yield f"Threads left traced or stopped: {left}."
     for seen in found.values():
         if "rates" in seen:
             before, during, after = seen["rates"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 import time
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from hsops.agent import procs
+from hsops.agent import probe_faults, procs
 from hsops.agent.probe_tools import state, tracer
 from hsops.core.runs import Run, parse_run
 from hsops.diagnose import Verdict, judge
@@ -230,6 +231,66 @@ def test_killing_the_agent_while_it_traces_frees_the_rank(start: Start, tmp_path
     wait(lambda: tracer(rank) == 0)
     wait(lambda: state(rank) == "R")
     agent.wait()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be without the right to trace here")
+def test_without_ptrace_the_ranks_write_their_stacks(start: Start, tmp_path: Path) -> None:
+    """Out of a busy loop and out of a sleep: which rank spins, where, and what it costs that nobody may trace."""
+    run, _ = start("spin", "sleep", log="loaded")
+
+    raw = without_ptrace(tmp_path, {"run": run.id, "pid": run.pid, "log": run.log, "port": run.port})
+
+    one, two = (rank["stacks"] for rank in ranks_of(raw))
+    assert [look["threads"][0]["frames"][-1][0] for look in (*one, *two)] == ["<module>"] * 4, (one, two)
+    assert {frame[0] for look in one for frame in look["threads"][0]["frames"]} == {"spin", "<module>"}
+    assert {c["probe"]: c["why"] for c in raw["could_not"]}["py-spy"] in ("not-permitted", "not-found")
+    assert {c["probe"]: c["why"] for c in raw["could_not"]}["strace"] == "not-permitted"
+    assert raw["held"] == []
+    assert [state(rank["pid"]) for rank in ranks_of(raw)] == ["R", "S"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be without the right to trace here")
+def test_nobody_is_signalled_who_did_not_register(start: Start, tmp_path: Path) -> None:
+    """The signal would end such a process: its stacks are missing, and it lives."""
+    run, _ = start("sleep", log="loaded")
+    (rank,) = [p.pid for p in procs.tree(run.pid) if p.comm == "sglang::schedul"]
+    (Path(run.directory) / f"site/stacks.{rank}").unlink()
+
+    raw = without_ptrace(tmp_path, {"run": run.id, "pid": run.pid, "log": run.log})
+
+    assert [look["why"] for look in ranks_of(raw)[0]["stacks"]] == ["not-found"]
+    assert {c["probe"]: c["why"] for c in raw["could_not"]}["stacks"] in ("not-permitted", "not-found")
+    assert state(rank) == "S"
+
+
+def without_ptrace(folder: Path, params: dict[str, Any]) -> dict[str, Any]:
+    """A probe by an agent that may look into no process."""
+    zipapp = folder / "agent.pyz"
+    zipapp.write_bytes(build())
+    request = {"protocol": 1, "params": {**params, "state_dir": str(folder / "state"), "budget_s": 20}}
+    rights = ["setpriv", "--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace"]
+    command = [*rights, sys.executable, "-I", str(zipapp), "probe"]
+    done = subprocess.run(command, input=json.dumps(request), capture_output=True, text=True, timeout=120, check=True)
+    found: dict[str, Any] = json.loads(done.stdout)["result"]
+    return found
+
+
+def test_a_sitecustomize_of_the_host_still_runs(tmp_path: Path) -> None:
+    """The one that a run finds first hands on to the next on the path; without one there it says nothing."""
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    path = probe_faults.prepare(str(tmp_path / "run"), str(theirs))
+    environment = {"PYTHONPATH": path, "PATH": os.environ["PATH"]}
+    command = [sys.executable, "-c", "import sitecustomize, sys; print(sitecustomize.__file__, 'a sglang word')"]
+
+    (theirs / "sitecustomize.py").write_text("print('theirs')\n")
+    with_theirs = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    (theirs / "sitecustomize.py").unlink()
+    alone = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+
+    assert with_theirs.stdout.split()[:2] == ["theirs", str(theirs / "sitecustomize.py")]
+    assert (alone.returncode, alone.stderr) == (0, "")
+    assert len(list((tmp_path / "run/site").glob("stacks.*"))) == 2
 
 
 def test_what_there_was_no_time_for_is_said(start: Start, tmp_path: Path) -> None:
