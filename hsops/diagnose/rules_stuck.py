@@ -114,8 +114,11 @@ def load_hang(ev: Evidence) -> Verdict | None:
 
 
 def silent_after_load(ev: Evidence) -> Verdict | None:
-    """The weights are in, every rank stands still, and no rule knows why: who is not where the others are?"""
-    if not _silent_after_weights(ev) or not all(p.still for p in ev.ranks.values()):
+    """The weights are in, every rank stands still, and no rule knows why: who is not where the others are?
+
+    Ranks that ask for work all the time stand in one place, too; nothing is wrong with them.
+    """
+    if not _silent_after_weights(ev) or not all(p.still and not p.polls for p in ev.ranks.values()):
         return None
     waiting = [r for r, p in ev.ranks.items() if p.stack and waits_for_peers(p.stack)]
     apart = [r for r in ev.ranks if r not in waiting]
