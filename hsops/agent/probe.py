@@ -150,7 +150,7 @@ class Probe:
             process["sample"] = found.get(process["pid"])
 
     def _stacks(self) -> None:
-        ranks = self._watched("scheduler", "child") or self._watched("launcher")
+        ranks = [*self._watched("scheduler", "child"), *self._watched("launcher", "detokenizer")]
         lacks = self._spied(ranks) if ranks else None
         if lacks:  # then the ranks are asked to write them down, if hsops has started them
             told = bool(self.params.get("run")) and self._dump(self._ask, ranks)

@@ -13,6 +13,7 @@ import time
 from typing import Any
 
 from hsops.agent.probe_stacks import FRAMES, shorten
+from hsops.agent.probe_tools import state
 
 SIGNAL = signal.SIGRTMIN + 9
 _PATIENCE_S, _QUIET_S = 0.6, 0.03
@@ -89,6 +90,8 @@ def _ask(path: str, pid: int) -> "tuple[str, int] | str":
             caught = next(int(line.split()[1], 16) for line in file if line.startswith("SigCgt:"))
         if not caught >> (SIGNAL - 1) & 1:
             return "it did not register for the signal"
+        if state(pid) in ("T", "t"):
+            return "it is stopped"
         os.kill(pid, SIGNAL)
     except (OSError, StopIteration):
         return "it was not started by this version of hsops"

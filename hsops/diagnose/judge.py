@@ -45,6 +45,7 @@ RULES: tuple[Rule, ...] = (
     rules_serving.healthy,
     rules_moving.shutting_down,
     rules_serving.under_load,
+    rules_serving.tokenizer_blocked,
     rules_serving.idle_poll,
     rules_requests.over_budget,
     rules_gpu.wedged,

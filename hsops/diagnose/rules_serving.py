@@ -6,7 +6,7 @@ import re
 
 from hsops.diagnose import cite
 from hsops.diagnose.evidence import Evidence
-from hsops.diagnose.stacks import waits_for_peers
+from hsops.diagnose.stacks import own_frames, waits_for_peers
 from hsops.diagnose.verdict import Finding, Verdict
 
 _BATCH = re.compile(r"(Prefill|Decode) batch[.,] .*")
@@ -144,7 +144,7 @@ def hung_serving(ev: Evidence) -> Verdict | None:
             ev, "zmq-send-blocked", "high", f"TP{rank} is blocked in a send to a peer that does not read", rank
         )
     if not any(doing in ("forward", "result") for doing in what.values()):
-        return None
+        return _loop_hang(ev)
     apart = [r for r, p in ev.ranks.items() if p.stack and not waits_for_peers(p.stack)]
     if len(ev.ranks) > 1 and len(apart) == 1:
         return _stuck(
@@ -160,6 +160,40 @@ def hung_serving(ev: Evidence) -> Verdict | None:
     if not _BATCH.search(ev.log.text[ev.log.text.rfind(_READY) :] if ev.log else ""):
         name = "first-request-hang"
     return _stuck(ev, name, "medium", "the ranks do not come back from a batch")
+
+
+def tokenizer_blocked(ev: Evidence) -> Verdict | None:
+    """The HTTP process does not even answer what it knows by itself: its event loop is held up by a call that blocks."""
+    port, launcher = ev.port, ev.launcher
+    if not (ev.live and launcher and ev.ready and port and port.open and port.model_info) or ev.healthy:
+        return None
+    if port.model_info.status or port.model_info.error != "timeout" or launcher.still is False:
+        return None
+    frames = own_frames(launcher.stack) if launcher.stack else ()
+    where = f" in {frames[0]}" if frames else ""
+    return Verdict(
+        "tokenizer-blocked",
+        "high" if launcher.still else "medium",
+        f"launch_server stands still{where}: its event loop takes no request and gives no answer",
+        cite.everything(ev),
+        remedy="hsops launch --replace --wait-healthy",
+        next_probe="" if launcher.still else "hsops diagnose again in half a minute",
+    )
+
+
+def _loop_hang(ev: Evidence) -> Verdict | None:
+    """No batch is in work, and still it does not answer: one rank stands in its loop, the others wait for it."""
+    still = all(p.still and not p.polls for p in ev.ranks.values())
+    apart = [r for r, p in ev.ranks.items() if p.stack and not waits_for_peers(p.stack)]
+    if not still or len(apart) != 1 or ev.silent_s < _FRESH_S:
+        return None
+    return _stuck(
+        ev,
+        "engine-loop-hang",
+        "high" if len(ev.ranks) > 1 else "medium",
+        f"TP{apart[0]} stands still in its scheduler's loop{', the others wait for it' if len(ev.ranks) > 1 else ''}",
+        apart[0],
+    )
 
 
 def _stuck(ev: Evidence, name: str, confidence: str, summary: str, rank: int | None = None) -> Verdict:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-START = ("distributed", "weights", "kv-cache", "http", "forward")  # places on the way up, in the order they come
+START = ("distributed", "weights", "kv-cache", "http", "warm-up")  # places on the way up, in the order they come
 SPINS, STUCK = ("warmup-deadlock-busy-wait",), ("warmup-forward-stuck",)
 AFTER_LOAD = ("post-load-silence-unresolved", "collective-deadlock")
 LOAD_ONE, LOAD_ALL = ("rank-straggler-load",), ("hang-in-weight-loading",)
 MISMATCH = ("post-load-silence-unresolved", "collective-mismatch", "collective-deadlock")
-SERVING = ("collective-deadlock", "scheduler-deadlock", "decode-step-hang", "engine-loop-hang", "first-request-hang")
+ONE, EVERY = ("collective-deadlock",), ("scheduler-deadlock", "decode-step-hang", "first-request-hang")
+LOOP = ("collective-deadlock", "engine-loop-hang", "scheduler-deadlock")
 FINE = ("starting", "loading", "healthy", "healthy-loaded", "health-false-negative-under-load")
 ALL, LAST = -1, -2  # who: every rank, the last one
 
@@ -39,6 +40,11 @@ class Case:
         """For people and the command line."""
         who = {ALL: "all", LAST: "last"}.get(self.who, self.who) if isinstance(self.who, int) else self.who
         return f"{self.deed}@{self.place}.{f'TP{who}' if isinstance(who, int) else who}"
+
+    @property
+    def at(self) -> str:
+        """The place as ``control`` knows it: the warm-up is the first forward pass."""
+        return "forward" if self.place == "warm-up" else self.place
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +79,8 @@ def _stops(*who: int | str) -> tuple[Case, ...]:
 
 
 def _serves(deed: str, who: int, place: str = "forward") -> Case:
-    return Case(deed, place, who, SERVING, None if who == ALL else who)
+    classes = LOOP if place == "loop" else EVERY if who == ALL else ONE
+    return Case(deed, place, who, classes, None if who == ALL else who)
 
 
 SESSIONS = (
@@ -85,7 +92,7 @@ SESSIONS = (
             Case("fifo", "weights", LAST, LOAD_ONE, LAST),
             Case("spin", "kv-cache", ALL, SPINS),
             Case("lock", "http", 0, AFTER_LOAD, 0),
-            Case("spin", "forward", LAST, SPINS, LAST),
+            Case("spin", "warm-up", LAST, SPINS, LAST),
         ),
         serving=(
             *_stops(0, LAST),
@@ -103,7 +110,7 @@ SESSIONS = (
             Case("trickle", "weights", ALL, FINE),
             Case("spin", "kv-cache", LAST, SPINS, LAST),
             Case("pipe", "http", LAST, AFTER_LOAD, LAST),
-            Case("lock", "forward", ALL, STUCK),
+            Case("lock", "warm-up", ALL, STUCK),
         ),
         serving=(
             *_stops("detokenizer", "launcher"),
@@ -121,7 +128,7 @@ SESSIONS = (
             Case("fifo", "weights", ALL, LOAD_ALL),
             Case("lock", "kv-cache", LAST, AFTER_LOAD, LAST),
             Case("receive", "http", LAST, MISMATCH),
-            Case("fifo", "forward", LAST, STUCK, LAST),
+            Case("fifo", "warm-up", LAST, STUCK, LAST),
         ),
         serving=(
             *(_serves("fifo", who) for who in (0, LAST)),
@@ -148,5 +155,5 @@ SESSIONS = (
     Session("port", up=(Case("port", "kv-cache", ALL, ("port-in-use",), ends=True),)),
     Session("killed", up=(Case("SIGKILL", "weights", LAST, ("rank-killed",), LAST, ends=True),)),
     Session("raised", up=(Case("raise", "kv-cache", 0, ("scheduler-died-exception",), 0, ends=True),)),
-    Session("v1", up=(Case("v1-patch", "forward", ALL, ("scheduler-died-exception",), ends=True),), fault="v1-patch"),
+    Session("v1", up=(Case("v1-patch", "warm-up", ALL, ("scheduler-died-exception",), ends=True),), fault="v1-patch"),
 )

@@ -27,7 +27,7 @@ START_S, END_S, AGAIN_S = 420.0, 90.0, 2.0
 UP_S, SERVING_S = 150.0, 45.0  # for a verdict that is neither "on its way" nor "unknown", from when the state began
 SLOW_S = 45.0  # how long a slow step is slow before it is looked at
 RATE_S = 20.0
-BODY = {"input_ids": list(range(3, 60)), "sampling_params": {"max_new_tokens": 8, "temperature": 0}}
+BODY = {"input_ids": list(range(3, 303)), "sampling_params": {"max_new_tokens": 16, "temperature": 0}}
 
 
 class Patient:
@@ -51,9 +51,9 @@ class Patient:
         shutil.copy(good, baseline)
         for case in up:
             if case.deed in ("port", "SIGKILL", "SIGSTOP"):
-                self.order(case.place, dict.fromkeys(self.who(case), "lock"))
+                self.order(case.at, dict.fromkeys(self.who(case), "lock"))
             elif case.deed != "v1-patch":
-                self.order(case.place, dict.fromkeys(self.who(case), case.deed))
+                self.order(case.at, dict.fromkeys(self.who(case), case.deed))
         assert self.hsops("launch").returncode == 0
         looks = []
         for case in up:
@@ -75,17 +75,17 @@ class Patient:
         with contextlib.ExitStack() as stack:
             if case.deed == "port":
                 stack.enter_context(self.port_taken())
-                self.release(case.place)
+                self.release(case.at)
                 wait(lambda: b"address already in use" in self.log().lower(), START_S, case.id)
             for who in self.who(case) if case.deed.startswith("SIG") else ():
                 stack.enter_context(self.signalled(who, case.deed))
             if case.ends and case.deed == "SIGKILL":
-                self.release(case.place)
+                self.release(case.at)
                 wait(lambda: self.phase() != "running", END_S, case.id)
             if case.classes == FINE:
                 time.sleep(SLOW_S)
             seen = self.judge(case, UP_S)
-        self.release(case.place)
+        self.release(case.at)
         return seen
 
     def go_through(self, case: Case) -> dict[str, Any]:
@@ -97,24 +97,27 @@ class Patient:
                 for who in self.who(case):
                     stack.enter_context(self.signalled(who, case.deed))
             else:
-                self.order(case.place, dict.fromkeys(self.who(case), case.deed))
+                self.order(case.at, dict.fromkeys(self.who(case), case.deed))
                 threading.Thread(target=self.ask, daemon=True).start()
             if case.ends:
                 self.until_ended()
             elif case.place in ("forward", "loop", "request"):
                 wait(lambda: self.inside(case), END_S, case.id)
             seen = self.judge(case, SERVING_S)
-        self.release(case.place)
+        self.release(case.at)
         return seen
 
     def judge(self, case: Case, seconds: float) -> dict[str, Any]:
         """Looks until one is neither "on its way" nor "unknown"; the last one is recorded."""
         began = time.monotonic()
-        seen = self.look()
+        evidence = self.lab.layout.home / "evidence"
+        evidence.mkdir(exist_ok=True)
+        keep = str(evidence / f"{self.tp}-{case.id}")
+        seen = self.look("--save", keep)
         waits = case.classes != FINE
         while waits and seen["class"] in (*FINE, "unknown") and time.monotonic() - began < seconds:
             time.sleep(AGAIN_S)
-            seen = self.look()
+            seen = self.look("--save", keep)
         rank = self.tp - 1 if case.rank == LAST else case.rank
         right = seen["class"] in case.classes and (case.classes == FINE or seen["rank"] == rank)
         wanted = f"{' or '.join(case.classes)}{'' if rank is None else f' of TP{rank}'}"
@@ -127,9 +130,9 @@ class Patient:
         self.told[case.id] = seen
         return seen
 
-    def look(self) -> dict[str, Any]:
+    def look(self, *words: str) -> dict[str, Any]:
         """What ``hsops diagnose`` says now, and which threads it left traced or stopped."""
-        data = self.hsops.json("diagnose", timeout=120)["data"]
+        data = self.hsops.json("diagnose", *words, timeout=120)["data"]
         verdict = data["verdict"]
         return {
             **{name: verdict[name] for name in ("class", "rank", "confidence", "summary")},

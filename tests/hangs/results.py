@@ -22,7 +22,7 @@ HEAD = """\
 Written by `make hangs`; do not edit. Real SGLang 0.5.9 in the lab, looked at over SSH by `hsops diagnose` alone. One
 server goes through several states: on order a process does something at a place of SGLang's own code, in its main
 thread, until it is told to go on; then the server must be healthy again before the next one. Places: `distributed`,
-`weights`, `kv-cache`, `http` are steps of the start; `forward` is the model's forward pass, `loop` the scheduler's
+`weights`, `kv-cache`, `http`, `warm-up` are steps of the start; `forward` is the model's forward pass, `loop` the scheduler's
 loop, `request` the main process where it takes a request. Deeds: `spin` burns a core, `lock` waits for one that nobody
 frees, `pipe` writes into a pipe that nobody reads, `fifo` reads a file that gives nothing, `receive` waits in an
 operation that no peer joins, `trickle` reads slowly all the time, which is no hang.

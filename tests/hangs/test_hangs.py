@@ -51,7 +51,7 @@ def patient(lab: Lab, session: Session, tmp_path: Path) -> Iterator[Patient]:
 def test_a_server_goes_through(session: Session, patient: Patient) -> None:
     """Each state gets its name, each healthy look none, and whoever looked lets go of everything."""
     known = results.read().get(str(TP), {}) if RESUME else {}
-    cases = [case for case in session.cases if case.id not in known or case.ends]
+    cases = [case for case in session.cases if case.ends or not known.get(case.id, {}).get("right")]
     up = [case for case in cases if case in session.up]
     looks = patient.start(up, patched=session.patched, records=session.name == "good")
     ends = any(case.ends for case in up)
