@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 
 from hsops.core.baseline import compare
+from hsops.diagnose import stack_tree
 from hsops.diagnose.evidence import Evidence
 from hsops.diagnose.log_text import message
 from hsops.diagnose.processes import SPARSE, Process
 from hsops.diagnose.verdict import Finding
+from hsops.diagnose.waits import native, state_of
 
 _LONG = 160
+_BRANCHES = 12
+_NO_TIME_S = 0.05
+_COSTS = {
+    "stacks": "which rank stands where the others do not cannot be told",
+    "py-spy": "the ranks wrote down their stacks themselves, without what is below Python",
+    "strace": "a rank that spins cannot be told from one that polls for work by its system calls",
+    "native": "what C++, CUDA and NCCL wait for is unknown",
+    "sample": "CPU, states and waits of threads are unknown",
+    "gpus": "whether the GPUs work or wait is unknown",
+    "kernel": "an OOM kill or a GPU fault can only be guessed",
+    "log": "how far it came is unknown",
+    "http": "whether it answers is unknown",
+}
 _FEW = 10  # answers to probes that are not worth a word
 
 
@@ -18,14 +34,14 @@ def everything(ev: Evidence) -> tuple[Finding, ...]:
     """All lines that there are, in the order of the probes."""
     return tuple(
         finding
-        for part in (exits, log, last_line, processes, threads, stacks, files, http, gpus, machine, blind)
+        for part in (exits, log, last_line, processes, threads, stacks, files, http, gpus, machine, blind, overhead)
         for finding in part(ev)
     )
 
 
 def brief(ev: Evidence) -> tuple[Finding, ...]:
     """What is enough for a server that works."""
-    return tuple(finding for part in (log, processes, http) for finding in part(ev))
+    return tuple(finding for part in (log, processes, http, overhead) for finding in part(ev))
 
 
 def exits(ev: Evidence) -> Iterator[Finding]:
@@ -91,25 +107,35 @@ def processes(ev: Evidence) -> Iterator[Finding]:
 
 
 def threads(ev: Evidence) -> Iterator[Finding]:
-    """What the ranks' main threads ask of the kernel."""
+    """What the ranks' main threads are about, and what they ask of the kernel."""
     for group in _by_trace(list(ev.ranks.values())):
-        who, first = _names(group), group[0]
-        if first.trace:
-            rate = max(p.trace.rate for p in group if p.trace)
-            top = first.trace.top[0] if first.trace.top else None
-            text = f"{who}: {rate:,.0f} system calls/s in the main thread (an idle scheduler makes thousands)"
-            if top:
-                text += f", mostly {top[0]} on {top[1]}" if top[1] else f", mostly {top[0]}"
-            writes = sum(p.trace.eventfd_writes for p in group if p.trace)
-            if writes:
-                text += f"; {writes} single writes of up to 8 bytes to an eventfd"
-            yield Finding("threads", text)
-        elif first.activity and first.activity.running < 0.5 and first.activity.wchan not in ("0", "?"):
-            yield Finding("threads", f"{who}: the main thread waits in {first.activity.wchan}")
+        yield from _thread(group)
+    workers = [p for p in (ev.launcher, ev.detokenizer) if p and (p.busy or p.stopped)]
+    for process in workers:
+        yield Finding("threads", f"{process.label}: {state_of(process)}")
+
+
+def _thread(group: list[Process]) -> Iterator[Finding]:
+    first, words = group[0], state_of(group[0])
+    text = f"{_names(group)}: {words}" if words else f"{_names(group)}"
+    if first.trace:
+        rate = max(p.trace.rate for p in group if p.trace)
+        top = first.trace.top[0] if first.trace.top else None
+        text += f", {rate:,.0f} system calls/s in the main thread (an idle scheduler makes thousands)"
+        if top:
+            text += f", mostly {top[0]} on {top[1]}" if top[1] else f", mostly {top[0]}"
+        writes = sum(p.trace.eventfd_writes for p in group if p.trace)
+        if writes:
+            text += f"; {writes} single writes of up to 8 bytes to an eventfd"
+        yield Finding("threads", text)
+    elif first.activity and first.activity.running < 0.5 and first.activity.wchan not in ("0", "?"):
+        yield Finding("threads", f"{text}; the main thread waits in {first.activity.wchan}")
+    elif words:
+        yield Finding("threads", text)
 
 
 def stacks(ev: Evidence) -> Iterator[Finding]:
-    """Where the ranks stand, and who stands elsewhere."""
+    """Where the ranks stand, who stands elsewhere, and what code below Python waits for."""
     merged = ev.merged
     if not merged:
         return
@@ -119,6 +145,12 @@ def stacks(ev: Evidence) -> Iterator[Finding]:
     yield Finding("stacks", text)
     for rank, frame in merged.elsewhere.items():
         yield Finding("stacks", f"TP{rank} is elsewhere: {frame}")
+    for p in ev.ranks.values():
+        if words := native(p.native):
+            yield Finding("native", f"{p.label}: {words} (in {p.native[0].name.partition('(')[0]})")
+    branches = list(stack_tree.lines(stack_tree.tree({rank: p.looks for rank, p in ev.ranks.items()})))
+    if len(branches) > 1:
+        yield from (Finding("tree", cut(line)) for line in branches[:_BRANCHES])
 
 
 def files(ev: Evidence) -> Iterator[Finding]:
@@ -172,10 +204,24 @@ def machine(ev: Evidence) -> Iterator[Finding]:
 
 
 def blind(ev: Evidence) -> Iterator[Finding]:
-    """What could not be seen, except what was not needed."""
+    """What could not be seen, except what was not needed, and what that costs."""
+    argv = ev.run.argv if ev.run else ev.launcher.argv if ev.launcher else ()
+    without_gpu = ("--device", "cpu") in pairwise(argv)
     for look in ev.could_not:
-        if look.why != "not-needed" and not (look.probe == "gpus" and look.why == "not-found"):
-            yield Finding("could not", f"{look.probe}: {look.message} ({look.why})")
+        if look.why != "not-needed" and not (look.probe == "gpus" and without_gpu):
+            cost = f": {_COSTS[look.probe]}" if look.probe in _COSTS else ""
+            yield Finding("could not", f"{look.probe}: {look.message} ({look.why}){cost}")
+
+
+def overhead(ev: Evidence) -> Iterator[Finding]:
+    """What looking took of the host, and that nothing is left of it."""
+    if not ev.live or ev.cpu_s is None:
+        return
+    parts = [f"{name} {seconds:.1f} s" for name, seconds in ev.spent.items() if seconds >= _NO_TIME_S]
+    held = f"LEFT TRACED OR STOPPED: threads {'; '.join(ev.held)}"
+    left = held if ev.held else "no thread is left traced or stopped"
+    where = f" ({', '.join(parts)})" if parts else ""
+    yield Finding("overhead", f"{ev.took_s:.1f} s, {ev.cpu_s:.1f} s of CPU{where}; {left}")
 
 
 def clock(seconds: float) -> str:
@@ -203,8 +249,9 @@ def _by_trace(ranks: list[Process]) -> Iterator[list[Process]]:
     """Ranks whose main threads call the kernel alike."""
     found: dict[tuple[object, ...], list[Process]] = {}
     for p in ranks:
+        words = state_of(p)
         top = p.trace.top[0][:2] if p.trace and p.trace.top else None
-        found.setdefault((top, p.state in "Tt", p.trace is not None and p.trace.rate < SPARSE), []).append(p)
+        found.setdefault((top, words, p.trace is not None and p.trace.rate < SPARSE), []).append(p)
     yield from found.values()
 
 

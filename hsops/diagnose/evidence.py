@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from hsops.core.baseline import Baseline
@@ -131,6 +131,8 @@ class Evidence:
         took_s: how long the probes took.
         unmoved_s: for how long a watch over the launch had seen no sign of work (log, reads, faults, memory, compilers,
             caches, functions) when it asked, past twice what good runs took for the step; 0 without such a watch.
+        spent: seconds of looks that took some; cpu_s: CPU seconds that all of them took, None when unknown.
+        held: threads that are traced or stopped after the looks and were not before.
     """
 
     live: bool
@@ -152,6 +154,9 @@ class Evidence:
     baseline: Baseline | None = None
     took_s: float = 0.0
     unmoved_s: float = 0.0
+    spent: Mapping[str, float] = field(default_factory=dict)
+    cpu_s: float | None = None
+    held: tuple[str, ...] = ()
 
     @cached_property
     def ranks(self) -> Mapping[int, Process]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hsops.diagnose.stacks import Stack, doing, own_frames
+from hsops.diagnose.stacks import Frame, Stack, doing, own_frames
 
 RUNNING = 0.8  # share of looks that found the main thread on a core: it never waits
 SPARSE = 300.0  # main-thread system calls a second below which a busy main thread does not poll for work
@@ -23,6 +23,9 @@ class Activity:
         switches: voluntary context switches of the main thread.
         read, rchar: bytes from disk, bytes by read calls; None when they may not be seen.
         faults: major page faults: each waits for the disk; ``touched``: minor ones.
+        call, target: the system call that the main thread was in at the end, and what its first argument is open on;
+            "" where it was in none or may not be seen.
+        others: other threads that used a core: name, percent, state.
     """
 
     cpu: float
@@ -35,6 +38,9 @@ class Activity:
     rchar: int | None
     faults: int
     touched: int
+    call: str = ""
+    target: str = ""
+    others: tuple[tuple[str, float, str], ...] = ()
 
     @property
     def running(self) -> float:
@@ -81,6 +87,7 @@ class Process:
         ended: how a dead one ended (``SIGKILL``, ``exit 1``), where that may be seen.
         preload: its LD_PRELOAD.
         stacks: of each dump that worked: the main thread first.
+        native: the main thread's frames with those of C and C++, innermost first; of one rank of each kind.
     """
 
     pid: int
@@ -97,6 +104,7 @@ class Process:
     activity: Activity | None = None
     stacks: tuple[tuple[Stack, ...], ...] = ()
     trace: Trace | None = None
+    native: tuple[Frame, ...] = ()
 
     @property
     def label(self) -> str:
@@ -121,11 +129,13 @@ class Process:
 
         With the overlap scheduler of SGLang up to 0.5.3 the main thread only waits for a forward thread.
         """
-        if not self.stacks:
-            return None
-        threads = self.stacks[-1]
-        forward = (t for t in threads if not t.main and t.active and doing(t) == "forward")
-        return next(forward, threads[0] if threads else None)
+        return self.looks[-1] if self.looks else None
+
+    @property
+    def looks(self) -> tuple[Stack, ...]:
+        """That thread in each dump."""
+        found = (next((t for t in threads if _forwards(t)), threads[0]) for threads in self.stacks if threads)
+        return tuple(found)
 
     @property
     def doing(self) -> str:
@@ -169,3 +179,7 @@ class Process:
         """It gets on with files: bytes from disk or page cache, or page faults that wait for the disk."""
         a = self.activity
         return a is not None and ((a.read or 0) > 1 << 18 or (a.rchar or 0) > 1 << 20 or a.faults > 20)
+
+
+def _forwards(thread: Stack) -> bool:
+    return not thread.main and thread.active and doing(thread) == "forward"

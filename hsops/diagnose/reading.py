@@ -12,6 +12,7 @@ from hsops.diagnose.evidence import Answer, Blind, Evidence, Gpu, GpuApp, Log, P
 from hsops.diagnose.log_text import read_log
 from hsops.diagnose.processes import Activity, Process, Trace
 from hsops.diagnose.stacks import Frame, Stack
+from hsops.diagnose.waits import call
 
 Raw = Mapping[str, Any]
 
@@ -41,7 +42,7 @@ def from_probe(
         host=host,
         run=run,
         tp=run.tp if run else log.summary.tp if log else tp or 1,
-        processes=tuple(_process(p, raw.get("time", 0.0)) for p in raw.get("processes", ())),
+        processes=tuple(_process(p, raw.get("time", 0.0), raw.get("arch", "")) for p in raw.get("processes", ())),
         log=log,
         port=_port(raw["port"]) if raw.get("port") else None,
         gpus=tuple(_gpu(g) for g in raw.get("gpus") or ()),
@@ -55,6 +56,9 @@ def from_probe(
         could_not=tuple(Blind(b["probe"], b["why"], b["message"]) for b in raw.get("could_not", ())),
         baseline=good.of(run.spec_hash, launched(run).key) if good and run else good,
         took_s=raw.get("took_s", 0.0),
+        spent=dict(raw.get("spent", {})),
+        cpu_s=raw.get("cpu_s"),
+        held=tuple(raw.get("held", ())),
         unmoved_s=unmoved_s,
     )
 
@@ -90,10 +94,10 @@ def _log(raw: Raw, tp: int | None) -> Log | None:
     )
 
 
-def _process(raw: Raw, now: float) -> Process:
+def _process(raw: Raw, now: float, machine: str) -> Process:
     sample = raw.get("sample")
     dumps = (d["threads"] for d in raw.get("stacks") or () if "threads" in d)
-    trace = raw.get("strace") or {}
+    trace, native = raw.get("strace") or {}, (raw.get("native") or {}).get("threads")
     return Process(
         pid=raw["pid"],
         name=raw.get("name", ""),
@@ -106,14 +110,16 @@ def _process(raw: Raw, now: float) -> Process:
         orphan=raw.get("orphan", False),
         ended=raw.get("ended", ""),
         preload=raw.get("preload", ""),
-        activity=_activity(sample) if sample else None,
+        activity=_activity(sample, machine) if sample else None,
         stacks=tuple(tuple(_stack(t) for t in threads) for threads in dumps),
         trace=_trace(trace) if "calls" in trace else None,
+        native=_stack(native[0]).frames if native else (),
     )
 
 
-def _activity(raw: Raw) -> Activity:
+def _activity(raw: Raw, machine: str) -> Activity:
     main = raw.get("main", {})
+    number, target = main.get("at", ("", ""))
     return Activity(
         cpu=raw["cpu"],
         main_cpu=main.get("cpu", 0.0),
@@ -125,6 +131,9 @@ def _activity(raw: Raw) -> Activity:
         rchar=raw.get("rchar_s"),
         faults=raw.get("majflt_s", 0),
         touched=raw.get("minflt_s", 0),
+        call=call(number, machine),
+        target=target if call(number, machine) not in ("", "futex") else "",
+        others=tuple((t["name"], t["cpu"], t["state"]) for t in raw.get("busy_threads", ())),
     )
 
 

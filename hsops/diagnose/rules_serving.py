@@ -163,7 +163,7 @@ def hung_serving(ev: Evidence) -> Verdict | None:
 
 
 def tokenizer_blocked(ev: Evidence) -> Verdict | None:
-    """The HTTP process does not even answer what it knows by itself: its event loop is held up by a call that blocks."""
+    """The HTTP process does not even answer what it knows by itself: a call holds up its event loop."""
     port, launcher = ev.port, ev.launcher
     if not (ev.live and launcher and ev.ready and port and port.open and port.model_info) or ev.healthy:
         return None

@@ -22,10 +22,10 @@ HEAD = """\
 Written by `make hangs`; do not edit. Real SGLang 0.5.9 in the lab, looked at over SSH by `hsops diagnose` alone. One
 server goes through several states: on order a process does something at a place of SGLang's own code, in its main
 thread, until it is told to go on; then the server must be healthy again before the next one. Places: `distributed`,
-`weights`, `kv-cache`, `http`, `warm-up` are steps of the start; `forward` is the model's forward pass, `loop` the scheduler's
-loop, `request` the main process where it takes a request. Deeds: `spin` burns a core, `lock` waits for one that nobody
-frees, `pipe` writes into a pipe that nobody reads, `fifo` reads a file that gives nothing, `receive` waits in an
-operation that no peer joins, `trickle` reads slowly all the time, which is no hang.
+`weights`, `kv-cache`, `http`, `warm-up` are steps of the start; `forward` is the model's forward pass, `loop` the
+scheduler's loop, `request` the main process where it takes a request. Deeds: `spin` burns a core, `lock` waits for one
+that nobody frees, `pipe` writes into a pipe that nobody reads, `fifo` reads a file that gives nothing, `receive` waits
+in an operation that no peer joins, `trickle` reads slowly all the time, which is no hang.
 
 Every two seconds somebody looks, until the verdict is neither "on its way" nor `unknown`: that one stands here. On the
 way up it comes when the log has been silent for twice what a good run took for the step, 20 s at least. It is right
