@@ -36,6 +36,7 @@ VERBS = {
     "orphan-stop": "orphans:stop",
     "run-exec": "supervisor:main",
     "probe": "probe:probe",
+    "pulse": "pulse:pulse",
     "log-read": "logs:read",
     "dumps-list": "dumps:list_dumps",
     "dumps-follow": "dumps:follow",

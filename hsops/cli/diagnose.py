@@ -30,10 +30,20 @@ def diagnose(
         Path | None, typer.Option(metavar="FILE", help="Keep the evidence, without secrets, in a file.")
     ] = None,
     bundle: Annotated[Path | None, typer.Option(metavar="FILE", help="Judge by evidence kept earlier.")] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Wait until a healthy server shows no sign of life, then diagnose it.")
+    ] = False,
+    silence: Annotated[
+        float, typer.Option(min=1, metavar="SECONDS", help="With --watch: so long without a token or a line.")
+    ] = 30.0,
 ) -> None:
     """Look at a server from all sides for three seconds and say what is the matter, with the evidence."""
 
     def body(session: Session) -> Outcome:
+        if watch and (log or bundle):
+            raise UsageError("--watch is for a server that runs; --log and --bundle are not")
+        if watch:
+            return _watch(session, server or None, run_id=run_id, save=save, silence_s=silence)
         if log and bundle:
             raise UsageError("--log and --bundle are two sources; name one")
         if log:
@@ -67,6 +77,25 @@ def live(
         save.write_bytes(pack(raw, run=found, host=host.name))
     verdict = judge(from_probe(raw, host=host.name, run=found, tp=spec.tp, unmoved_s=unmoved_s))
     return _outcome(verdict, raw["took_s"], server=spec.name, run=found.id if found else None)
+
+
+def _watch(session: Session, server: str | None, *, run_id: str, save: Path | None, silence_s: float) -> Outcome:
+    """Wait, look, and wait again where what was seen moves."""
+    from hsops.core.events import Note
+    from hsops.diagnose.watch import wait_for_silence
+
+    spec = session.server(server)
+    while True:
+        agent = session.agent(spec.host)
+        found = _run(agent, spec.name, run_id)
+        if found is None or not found.alive:
+            raise UsageError(f"no run of {spec.name} lives", fix="hsops launch --wait-healthy; hsops status shows all")
+        wait_for_silence(agent, found, silence_s=silence_s, emit=session.console.emit)
+        outcome = live(session, spec.name, run_id=found.id, save=save)
+        if outcome.exit_code:
+            return outcome
+        verdict = outcome.data["verdict"]
+        session.console.emit(Note(f"{verdict['class']}: {verdict['summary']}; the watch goes on", agent.host.name))
 
 
 def _run(agent: Agent, server: str, run_id: str) -> Run | None:

@@ -91,8 +91,8 @@ def visit(place: str) -> None:
     if deed is None:
         return
     inside = f"{folder()}/{me}.in"
-    with open(inside, "w", encoding="utf-8"):
-        pass
+    with open(inside, "w", encoding="utf-8") as file:
+        file.write(place)
     try:
         DEEDS[deed](lambda: not os.path.exists(order))
     finally:
@@ -129,8 +129,10 @@ def lock(over: Callable[[], bool]) -> None:
 def pipe(over: Callable[[], bool]) -> None:
     """Write into a pipe that nobody reads."""
     read, write = os.pipe()
-    later(over, lambda: [os.read(read, 1 << 20) for _ in range(32)])
-    os.write(write, bytes(1 << 21))
+    later(over, lambda: [os.read(read, 1 << 16) for _ in range(32)])
+    data = bytes(1 << 20)
+    while data:  # a call that is interrupted has written less
+        data = data[os.write(write, data) :]
 
 
 def fifo(over: Callable[[], bool]) -> None:
