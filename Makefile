@@ -5,7 +5,7 @@ BIN  := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 BESIDE := -n 2 --dist loadfile# tests that wait more than they work; a file's tests share what it has started
 
-.PHONY: setup demo test unit integration lock-race cut cycles tp8 e2e matrix stalls crash deaths deploy-releases flags trainers lint bench fidelity corpus docs models-table gpu-bundle gpu constraints clean
+.PHONY: setup demo test unit integration lock-race cut cycles tp8 e2e matrix stalls hangs crash deaths deploy-releases flags trainers lint bench fidelity corpus docs models-table gpu-bundle gpu constraints clean
 
 setup: $(VENV)/.ready ## the virtual environment and the system packages that the tests need
 
@@ -48,6 +48,9 @@ matrix: setup ## every release of SGLang against the reference: an hour; VERSION
 
 stalls: setup ## thirty launches of a real SGLang, slowed or hung on purpose: half an hour; CASES="compile@http.1" for some, RESUME=1 to go on
 	HSOPS_STALLS="$(or $(CASES),all)" RESUME=$(RESUME) $(BIN)/python -m pytest -s tests/stalls
+
+hangs: setup ## some fifty hangs and deaths of real servers, each diagnosed: half an hour; SESSIONS="spin good" for some, TP=8, RESUME=1 to go on
+	HSOPS_HANGS="$(or $(SESSIONS),all)" HSOPS_HANGS_TP=$(or $(TP),2) RESUME=$(RESUME) $(BIN)/python -m pytest -s tests/hangs
 
 crash: setup ## deploy is killed at every system call of apply, revert and repair, and every call fails: half an hour
 	HSOPS_CRASH=all $(BIN)/python -m pytest -s tests/faults/test_deploy_kills.py tests/faults/test_deploy_power.py tests/faults/test_script_kills.py tests/faults/test_deploy_over_ssh.py

@@ -4,6 +4,7 @@ import json
 
 from benchmarks import fidelity
 from tests.e2e import deaths
+from tests.hangs import results as hangs
 from tests.matrix import results
 from tests.stalls import results as stalls
 from tests.supervision import results as supervision
@@ -34,3 +35,8 @@ def test_the_deaths_are_rendered_from_their_data():
 def test_supervision_is_rendered_from_its_data():
     """`make tp8`, `make cut` and `make cycles` write both."""
     assert supervision.PAGE.read_text() == supervision.page(supervision.read())
+
+
+def test_the_hangs_are_rendered_from_their_data():
+    """`make hangs` writes both."""
+    assert hangs.PAGE.read_text() == hangs.page(hangs.read())
