@@ -1,4 +1,4 @@
-"""``direct``: the files of the dump folder over TLS connections beside SSH, for one client and as long as it is there.
+"""``direct``: the files of one folder over TLS connections beside SSH, for one client and as long as it is there.
 
 The client made both certificates for this one pull and sent them over SSH; whoever has not its key is no client. The
 port is bound to the address at which SSH came in, and only the machine that SSH came from is let in at all. A stranger
@@ -155,7 +155,7 @@ class _Tls:
             if self._fill == PIECE:
                 self.flush()
 
-    def copy(self, handle: int, offset: int, length: int) -> int:
+    def copy(self, handle: int, offset: int, length: int, total: "send.Sum | None") -> int:
         sent = 0
         while sent < length:
             room = self._view[self._fill : min(PIECE, self._fill + length - sent)]
@@ -165,6 +165,8 @@ class _Tls:
                 break
             if not count:
                 break
+            if total is not None:
+                total.update(room[:count])
             sent, self._fill = sent + count, self._fill + count
             if self._fill == PIECE:
                 self.flush()

@@ -10,7 +10,7 @@ import struct
 MAGIC = b"hsops-frames 1\n"
 HEADER = struct.Struct(">cIQI")
 DATA = b"D"  # offset: position in the file; the bytes
-END = b"E"  # the file was sent to its end and did not change meanwhile; JSON {}
+END = b"E"  # the file was sent to its end and did not change meanwhile; JSON {"ino", "mtime_ns", "sum"}
 FAULT = b"F"  # the file will not be sent (further); JSON {"code": "missing" | "changed" | "unreadable", "message"}
 DONE = b"Z"  # nothing more will come
 ERROR = b"{"

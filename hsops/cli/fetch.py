@@ -13,7 +13,7 @@ from hsops.render.console import Outcome
 if TYPE_CHECKING:  # pydantic is not for --help
     from hsops.core.inventory import Channel
 
-STREAMS = 4
+STREAMS = "4..8"
 
 
 def fetch(
@@ -21,7 +21,9 @@ def fetch(
     *,
     server: Annotated[str, typer.Option("--server", "-s", metavar="NAME", help="Whose dumps (the default).")] = "",
     to: Annotated[str, typer.Option(metavar="DIR", help="Where they go (hs/SERVER).")] = "",
-    streams: Annotated[int, typer.Option(min=1, max=64, help="Connections at once, at most.")] = STREAMS,
+    streams: Annotated[
+        str, typer.Option(metavar="MIN..MAX", help="Connections at once: more while that is faster. Or N.")
+    ] = STREAMS,
     channel: Annotated[
         Literal["auto", "direct", "ssh", ""],
         typer.Option(help="How the bytes come: TLS beside SSH, ssh, or what works (the inventory's; auto)."),
@@ -41,18 +43,22 @@ def pull(
     server: str | None,
     to: str = "",
     *,
-    streams: int = STREAMS,
+    streams: str = STREAMS,
     channel: Channel | Literal[""] = "",
     recheck: bool = False,
 ) -> Outcome:
     """The command's body, for playbooks too."""
+    from hsops.fetch.dumps import Dumps
     from hsops.fetch.fetch import fetch as fetch_
+    from hsops.fetch.pace import parse_streams
+    from hsops.fetch.pull import Wish
     from hsops.remote.dumps import folder_of
     from hsops.render import fetch as render
 
+    wish = Wish(parse_streams(streams))
     spec = session.server(server)
     host = session.inventory.hosts[spec.host]
-    source, target = folder_of(host, spec), Path(to or f"hs/{spec.name}").expanduser()
-    emit, way = session.console.emit, channel or host.channel
-    fetched = fetch_(session.agent(host), source, target, streams=streams, recheck=recheck, emit=emit, way=way)
-    return render.outcome(fetched, server=spec.name, host=host.name, source=source, to=str(target))
+    emit, way, agent = session.console.emit, channel or host.channel, session.agent(host)
+    source, target = Dumps(agent, folder_of(host, spec), emit), Path(to or f"hs/{spec.name}").expanduser()
+    fetched = fetch_(agent, source, target, wish, recheck=recheck, emit=emit, way=way)
+    return render.outcome(fetched, source.listing, server=spec.name, host=host.name, source=source.path, to=str(target))

@@ -61,7 +61,10 @@ def for_playbook(session: Session, server: str, folder: str | None, prompts: str
 def check_live(session: Session, server: str | None) -> Outcome:
     """``--live``: the check dumps come here the way that all dumps do."""
     from hsops.core.events import ignore
+    from hsops.fetch.dumps import Dumps
     from hsops.fetch.fetch import fetch
+    from hsops.fetch.pace import Streams
+    from hsops.fetch.pull import Wish
     from hsops.render import verify_live as render
     from hsops.verify.live.verify import Job, verify_live
 
@@ -69,7 +72,7 @@ def check_live(session: Session, server: str | None) -> Outcome:
     agent = session.agent(session.inventory.hosts[spec.host])
 
     def bring(source: str, to: Path) -> None:
-        fetch(agent, source, to, streams=1, recheck=False, emit=ignore)
+        fetch(agent, Dumps(agent, source, ignore), to, Wish(Streams(1, 1)), recheck=False, emit=ignore)
 
     report = verify_live(agent, Job(spec.name, spec.model, spec.env), bring, session.console.emit)
     return render.outcome(report, server=spec.name, host=agent.host.name)

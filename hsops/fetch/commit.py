@@ -1,45 +1,51 @@
-"""From part files that have all their bytes to dumps that are whole and durable."""
+"""From part files that have all their bytes to files that are whole and durable."""
 
 from __future__ import annotations
 
 import errno
 import queue
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
+from hsops.core.checksum import checksum_of, kind_of
 from hsops.core.errors import HsopsError, SpaceError
 from hsops.core.worker import Worker
 from hsops.fetch.folder import Folder
-from hsops.fetch.plan import Transfer
+from hsops.fetch.plan import File
 
 
 class Committer:
-    """The one thread that makes part files dumps, several at a time so that syncs are shared.
+    """The one thread that makes part files whole files, several at a time so that syncs are shared.
 
     Args:
         folder: the local folder.
-        lines: the host's manifest lines by id.
+        kind: of the checksum of a file whose manifest tells none.
         fail: told of a folder that cannot be written.
+        wrong: told of a file that came in pieces and is not what its manifest says.
+        durable: told of files that are durable under their names.
     """
 
-    LARGEST = 64  # files in one commit: what a kill may have to check again
+    LARGEST = 256  # files in one commit: what a kill may have to check again
 
     def __init__(
         self,
         folder: Folder,
-        lines: Mapping[str, str],
+        kind: str,
         fail: Callable[[HsopsError], None],
+        wrong: Callable[[File], None],
+        durable: Callable[[Sequence[File]], None],
     ) -> None:
-        self.folder, self.lines, self.fail = folder, lines, fail
+        self.folder, self.kind, self.fail, self.wrong, self.durable = folder, kind, fail, wrong, durable
         self.whole = 0
-        self._queue: queue.Queue[Transfer | None] = queue.Queue()
+        self._queue: queue.Queue[tuple[File, bool] | None] = queue.Queue()
         self._thread = Worker(self._run, "fetch-commit")
 
     def start(self) -> None:
         self._thread.start()
 
-    def put(self, transfer: Transfer) -> None:
-        """A part file that is whole and has the right checksum."""
-        self._queue.put(transfer)
+    def put(self, file: File, *, checked: bool) -> None:
+        """A part file that is whole; its content as a whole was ``checked``, or only its pieces were."""
+        self._queue.put((file, checked))
 
     def finish(self) -> None:
         """Commit what is queued and end. Idempotent."""
@@ -55,15 +61,27 @@ class Committer:
         while not ended:
             batch, ended = self._next()
             try:
-                if batch:
-                    self.folder.commit([t.sample for t in batch], self.lines)
-                    self.whole += len(batch)
+                files = [f for file, checked in batch if (f := file if checked else self._checked(file))]
+                if files:
+                    self.folder.commit(files)
+                    self.whole += len(files)
+                    self.durable(files)
             except OSError as error:
                 self.fail(local_error(error, self.folder))
 
-    def _next(self) -> tuple[list[Transfer], bool]:
+    def _checked(self, file: File) -> File | None:
+        """Read a file that came in pieces: its own checksum is of all its bytes in order."""
+        kind = kind_of(file.checksum) if file.checksum else self.kind
+        found = checksum_of(self.folder.part(file), kind)
+        if file.checksum in ("", found):
+            return replace(file, checksum=found)
+        self.folder.drop(file.part)
+        self.wrong(file)
+        return None
+
+    def _next(self) -> tuple[list[tuple[File, bool]], bool]:
         """Wait for one file, then take what else is there; and whether the end was seen."""
-        batch: list[Transfer] = []
+        batch: list[tuple[File, bool]] = []
         item = self._queue.get()
         while item is not None:
             batch.append(item)

@@ -1,29 +1,56 @@
-"""``hsops fetch``: list, plan, pull; again for what changed meanwhile."""
+"""``hsops fetch``: look, plan, pull; again for what changed meanwhile."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
-from hsops.core.checksum import matches
-from hsops.core.dumps import Sample
-from hsops.core.errors import BadDataError, HsopsError
-from hsops.core.events import Emit, Note, ignore
+from hsops.core.checksum import checksum_of, kind_of, matches
+from hsops.core.errors import BadDataError
+from hsops.core.events import Emit
 from hsops.core.inventory import Channel
 from hsops.core.meter import Meter
-from hsops.fetch.folder import Contents, Folder, check_space, open_folder
+from hsops.fetch.folder import Contents, Folder, Layout, check_space, open_folder
 from hsops.fetch.line import ways
-from hsops.fetch.plan import Held, Plan, plan
-from hsops.fetch.pull import Pulled, pull
+from hsops.fetch.pieces import Pieces
+from hsops.fetch.plan import File, Held, Kept, Part, Plan, Transfer, plan
+from hsops.fetch.pull import Pulled, Wish, pull
 from hsops.fetch.stream import Trouble
 from hsops.remote.agent import Agent
-from hsops.remote.dumps import Listing, list_samples
 
 ROUNDS = 3
-_WORTH_ANOTHER_LOOK = ("changed", "checksum")  # the manifest may have a newer line by now
+_WORTH_ANOTHER_LOOK = ("changed", "checksum", "missing")  # the host may tell something newer by now
+
+
+class Source(Protocol):
+    """A folder of files on the host."""
+
+    @property
+    def path(self) -> str:
+        """The folder there."""
+        ...
+
+    @property
+    def layout(self) -> Layout:
+        """How its files lie here."""
+        ...
+
+    def look(self) -> dict[str, File]:
+        """What is in it now, by name.
+
+        Raises:
+            HsopsError: it cannot be read.
+        """
+        ...
+
+    @property
+    def refused(self) -> tuple[Trouble, ...]:
+        """What is in it and cannot be wanted: names that lead elsewhere, files that are still written."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,156 +58,172 @@ class Fetched:
     """What a fetch did.
 
     Args:
-        samples: dumps that the host's manifest has and that are now here, whole.
-        tokens, bytes: of those.
+        files: those of the host that are now here, whole, by name.
         fetched: how many of them came just now; the others were here.
         bytes_sent: what came over the network.
         lost_streams: how often a stream had to be opened again.
+        bad_checksums: how often something came with a wrong checksum and was sent again.
+        streams: the most that were open at once.
         channel: how the bytes came at the end, ``direct`` or ``ssh``; empty when there were none.
-        troubles: samples that did not come.
-        failed: samples that failed on the host: id -> reason.
+        troubles: files that did not come.
         seconds: how long it took.
     """
 
-    samples: int
-    tokens: int
-    bytes: int
+    files: Mapping[str, File]
     fetched: int
     bytes_sent: int
     lost_streams: int
+    bad_checksums: int
+    streams: int
     channel: str
     troubles: tuple[Trouble, ...]
-    failed: dict[str, str]
     seconds: float
+
+    @property
+    def bytes(self) -> int:
+        """Of all files."""
+        return sum(f.bytes for f in self.files.values())
 
 
 def fetch(
-    agent: Agent, source: str, to: Path, *, streams: int, recheck: bool, emit: Emit, way: Channel = "auto"
+    agent: Agent, source: Source, to: Path, wish: Wish, *, recheck: bool, emit: Emit, way: Channel = "auto"
 ) -> Fetched:
-    """Bring every dump of the host's manifest that is not here yet.
+    """Bring every file of the host's folder that is not here yet.
 
     Args:
         agent: on the host.
-        source: the dump folder there.
+        source: the folder there.
         to: the local folder.
-        streams: connections at once, at most.
+        wish: how many streams, and how fast.
         recheck: read every local file again instead of trusting its inode's times.
         emit: told the progress.
         way: by which the bytes come.
 
     Raises:
-        HsopsError: the host has no manifest; see also ``pull``.
+        HsopsError: the host's folder cannot be read; see also ``pull``.
         LockedError: another fetch writes to ``to``.
         SpaceError: it will not fit.
         BadDataError: ``to`` has dumps of other prompts under the same ids.
     """
     started = time.monotonic()
-    first = _list(agent, source, emit)  # before anything is made here: a host that cannot be used leaves no folder
-    with open_folder(to) as folder:
-        work = _Fetch(agent, source, folder, way=way, streams=streams, emit=emit)
-        listing = work.rounds(first, recheck=recheck)
-    pulls = work.pulls
-    troubles = pulls[-1].troubles
-    here = [s for s in listing.samples.values() if s.ok and s.id not in {t.id for t in troubles}]
+    first = source.look()  # before anything is made here: a host that cannot be used leaves no folder
+    with open_folder(to, source.layout) as folder:
+        work = _Fetch(agent, source, folder, way=way, wish=wish, emit=emit)
+        files = work.rounds(first, recheck=recheck)
+    pulls, troubles = work.pulls, (*work.pulls[-1].troubles, *source.refused)
+    missed = {t.id for t in troubles}
     return Fetched(
-        samples=len(here),
-        tokens=sum(s.tokens for s in here),
-        bytes=sum(s.bytes for s in here),
+        files={name: f for name, f in files.items() if f.id not in missed},
         fetched=sum(p.whole for p in pulls),
         bytes_sent=sum(p.bytes for p in pulls),
         lost_streams=sum(p.lost_streams for p in pulls),
+        bad_checksums=sum(p.bad_checksums for p in pulls),
+        streams=max(p.streams for p in pulls),
         channel=work.channel,
         troubles=troubles,
-        failed={s.id: s.reason for s in listing.samples.values() if not s.ok},
         seconds=time.monotonic() - started,
     )
 
 
 class _Fetch:
-    """One fetch: looks at the manifest again for what changed while it was pulled."""
+    """One fetch: looks at the host's folder again for what changed while it was pulled."""
 
-    def __init__(self, agent: Agent, source: str, folder: Folder, *, way: Channel, streams: int, emit: Emit) -> None:
+    def __init__(self, agent: Agent, source: Source, folder: Folder, *, way: Channel, wish: Wish, emit: Emit) -> None:
         self._agent, self._source, self._folder = agent, source, folder
-        self._way, self._streams, self._emit = way, streams, emit
+        self._way, self._wish, self._emit = way, wish, emit
         self.pulls: list[Pulled] = []
         self.channel = ""
 
-    def rounds(self, listing: Listing, *, recheck: bool) -> Listing:
-        """List, plan and pull until nothing is left that another look at the manifest could bring."""
+    def rounds(self, files: dict[str, File], *, recheck: bool) -> dict[str, File]:
+        """Look, plan and pull until nothing is left that another look could bring."""
         for _ in range(ROUNDS):
             if self.pulls:
-                listing = _list(self._agent, self._source, ignore)  # its bad lines were told the first time
-            todo = _prepare(self._folder, listing, recheck=recheck and not self.pulls, emit=self._emit)
+                files = self._source.look()
+            todo = prepare(self._folder, files, recheck=recheck and not self.pulls, emit=self._emit)
             if not todo.transfers:
-                self.pulls.append(Pulled(0, 0, 0, ()))  # a newer manifest settled what was in trouble before
+                self.pulls.append(Pulled(0, 0, 0, 0, 0, ()))  # a newer look settled what was in trouble before
                 break
-            self._pull(todo, listing)
+            self._pull(todo)
             if not any(t.code in _WORTH_ANOTHER_LOOK for t in self.pulls[-1].troubles):
                 break
-        return listing
+        return files
 
-    def _pull(self, todo: Plan, listing: Listing) -> None:
-        with ways(self._agent, self._source, self._way, todo.bytes_to_send, self._emit) as found:
-            host, streams = self._agent.host.name, self._streams
-            self.pulls.append(
-                pull(found, host, self._folder, todo.transfers, listing.lines, streams=streams, emit=self._emit)
-            )
+    def _pull(self, todo: Plan) -> None:
+        with ways(self._agent, self._source.path, self._way, todo.bytes_to_send, self._emit) as found:
+            pieces = Pieces(todo.transfers)
+            self.pulls.append(pull(found, self._agent.host.name, self._folder, pieces, self._wish, emit=self._emit))
             self.channel = found.name
 
 
-def _list(agent: Agent, source: str, emit: Emit) -> Listing:
-    listing = list_samples(agent, source)
-    if not listing.exists:
-        raise HsopsError(
-            f"there are no dumps: {source} has no manifest",
-            host=agent.host.name,
-            fix="hsops extract PROMPTS writes them; hosts.<name>.dumps in inventory.yaml says where",
-        )
-    for reason in listing.unreadable[:3]:
-        emit(Note(f"a line of the manifest was left out: {reason}", agent.host.name, "warn"))
-    return listing
+def prepare(folder: Folder, files: Mapping[str, File], *, recheck: bool, emit: Emit) -> Plan:
+    """Plan, and settle all that needs no network: check files, tidy the manifest, remove stale parts.
 
-
-def _prepare(folder: Folder, listing: Listing, *, recheck: bool, emit: Emit) -> Plan:
-    """Plan, and settle all that needs no network: check files, tidy the manifest, remove stale parts."""
+    Raises:
+        BadDataError: there are dumps of other prompts under the same ids.
+        SpaceError: it will not fit.
+    """
     contents = folder.read()
     if recheck:
-        contents = replace(contents, held={i: Held(h.sample, None) for i, h in contents.held.items()})
-    todo = _plan(listing, contents, {})
+        contents = replace(contents, held={n: Held(h.file, None) for n, h in contents.held.items()})
+    todo = _plan(files, contents, {})
     if todo.conflicts:
         raise _conflict(todo.conflicts, folder)
     if todo.check:
-        todo = _plan(listing, contents, _check(folder, todo.check, emit))
-    check_space(folder, todo.bytes_to_send)
-    void = {s.id for s in todo.adopt} | {t.sample.id for t in todo.transfers}
+        todo = _plan(files, contents, _check(folder, todo.check, emit))
+    todo = replace(todo, transfers=_proved(folder, todo.transfers, emit))
+    check_space(folder, todo.transfers)
+    void = {f.name for f in todo.adopt} | {t.file.name for t in todo.transfers}
     if contents.untidy or void & set(contents.held):
         folder.forget(void)
     if todo.adopt:
-        folder.adopt(todo.adopt, listing.lines)
-    for name in todo.stale_parts:
-        (folder.path / name).unlink(missing_ok=True)
+        folder.adopt(todo.adopt)
+    for part in todo.stale_parts:
+        folder.drop(part)
     return todo
 
 
-def _plan(listing: Listing, contents: Contents, checked: dict[str, bool]) -> Plan:
-    return plan(listing.samples, contents.held, contents.files, contents.parts, checked)
+def _plan(files: Mapping[str, File], contents: Contents, checked: dict[str, bool]) -> Plan:
+    return plan(files, contents.held, contents.files, contents.parts, checked)
 
 
-def _check(folder: Folder, samples: Iterable[Sample], emit: Emit) -> dict[str, bool]:
+def _check(folder: Folder, files: Iterable[File], emit: Emit) -> dict[str, bool]:
     """Read files whose inode says that they were touched, or that the manifest does not name."""
-    samples = list(samples)
-    meter, done, results = Meter("check", "bytes", sum(s.bytes for s in samples)), 0, {}
+    files = list(files)
+    meter, done, results = Meter("check", "bytes", sum(f.bytes for f in files)), 0, {}
     with ThreadPoolExecutor(2) as pool:  # the checksum runs without the interpreter's lock
-        for sample, good in zip(samples, pool.map(lambda s: _is_whole(folder, s), samples), strict=True):
-            results[sample.id], done = good, done + sample.bytes
+        for file, good in zip(files, pool.map(lambda f: _is_whole(folder, f), files), strict=True):
+            results[file.name], done = good, done + file.bytes
             emit(meter.at(done))
     return results
 
 
-def _is_whole(folder: Folder, sample: Sample) -> bool:
+def _is_whole(folder: Folder, file: File) -> bool:
     try:
-        return matches(folder.file(sample), sample.checksum)
-    except OSError:  # gone or unreadable by now: to be sent again
+        return matches(folder.file(file), file.checksum)
+    except (OSError, ValueError):  # gone or unreadable by now: to be sent again
+        return False
+
+
+def _proved(folder: Folder, transfers: Iterable[Transfer], emit: Emit) -> tuple[Transfer, ...]:
+    """Read the pieces of part files again: a power cut may have taken what their lists promise."""
+    transfers = tuple(transfers)
+    total, done = sum(k.end - k.start for t in transfers for k in t.part.kept or ()), 0
+    meter, proved = Meter("check", "bytes", total), list[Transfer]()
+    for transfer in transfers:
+        if not transfer.part.kept:
+            proved.append(transfer)
+            continue
+        good = tuple(kept for kept in transfer.part.kept if _is_kept(folder, transfer.file, kept))
+        done += sum(k.end - k.start for k in transfer.part.kept)
+        emit(meter.at(done))
+        proved.append(replace(transfer, part=Part(transfer.part.size, good)))
+    return tuple(proved)
+
+
+def _is_kept(folder: Folder, file: File, kept: Kept) -> bool:
+    try:
+        return checksum_of(folder.part(file), kind_of(kept.checksum), kept.start, kept.end) == kept.checksum
+    except (OSError, ValueError):
         return False
 
 

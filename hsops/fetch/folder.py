@@ -1,22 +1,41 @@
-"""The local folder: dumps, part files and a manifest that never names a file before it is whole and durable."""
+"""The local folder: files, part files and a manifest that never names a file before it is whole and durable."""
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
-import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
-from hsops.core.dumps import MANIFEST, SUFFIX, Sample, parse_sample
-from hsops.core.errors import BadDataError, SpaceError
+from hsops.core.errors import SpaceError
 from hsops.core.files import locked_folder, open_file, sync_file, sync_folder
-from hsops.fetch.plan import Held, Stamp, part_name
+from hsops.fetch.plan import File, Held, Kept, Part, Stamp, Transfer
 
-_PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*" + re.escape(SUFFIX) + r"\.([0-9a-f]{16}|[0-9a-f]{8})\.part\Z")
-_STAMP = "local"  # the key that a local manifest line has besides the host's
+LOCAL = "local"  # the key that a local manifest line has besides the host's
+PIECES = ".pieces"  # beside a part file that comes in several: a line for each that is here
+_AT_ONCE = 8  # files from which on one sync of the file system costs less than one of each
+_MODE = 0o644
+
+
+class Layout(Protocol):
+    """Where things lie in the folder, and how its manifest is written."""
+
+    @property
+    def manifest(self) -> str:
+        """The manifest, below the folder."""
+        ...
+
+    def parse(self, line: str) -> Held | None:
+        """A line of the manifest; None: it is torn or not ours."""
+        ...
+
+    def scan(self, path: Path) -> tuple[dict[str, Stamp], dict[str, int]]:
+        """The files by name, and the part files and lists of pieces with their sizes."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,23 +43,25 @@ class Contents:
     """What is in the folder.
 
     Args:
-        held: the local manifest by id.
-        files: dumps by id.
-        parts: part files: name -> bytes.
+        held: the local manifest by name.
+        files: files by name.
+        parts: part files by name.
         untidy: the manifest has lines that are torn, unreadable or superseded, and is to be written anew.
     """
 
     held: dict[str, Held]
     files: dict[str, Stamp]
-    parts: dict[str, int]
+    parts: dict[str, Part]
     untidy: bool
 
 
 class Folder:
-    """One local dump folder, locked for this process by ``open_folder``."""
+    """One local folder, locked for this process by ``open_folder``."""
 
-    def __init__(self, path: Path) -> None:
-        self.path, self._lines = path, dict[str, str]()
+    def __init__(self, path: Path, layout: Layout) -> None:
+        self.path, self.layout, self._lines = path, layout, dict[str, str]()
+        self._manifest = path / layout.manifest
+        self._made = {path}
 
     def read(self) -> Contents:
         """Look at everything in it; nothing is changed.
@@ -49,83 +70,128 @@ class Folder:
             BadDataError: what is named like the manifest is no file.
         """
         held, untidy = self._read_manifest()
-        files: dict[str, Stamp] = {}
-        parts: dict[str, int] = {}
-        with os.scandir(self.path) as entries:
-            for entry in entries:
-                if not entry.is_file(follow_symlinks=False):
-                    continue  # a link or a folder is never taken for a dump; a transfer replaces it by rename
-                if entry.name.endswith(SUFFIX):
-                    files[entry.name.removesuffix(SUFFIX)] = stamp_of(entry)
-                elif _PART.match(entry.name):
-                    parts[entry.name] = entry.stat(follow_symlinks=False).st_size
-        return Contents(held, files, parts, untidy)
+        files, sizes = self.layout.scan(self.path)
+        parts = {
+            name: Part(size, self._kept(name) if name + PIECES in sizes else None)
+            for name, size in sizes.items()
+            if not name.endswith(PIECES)
+        }
+        orphans = {n: Part(0, ()) for n in sizes if n.endswith(PIECES) and n.removesuffix(PIECES) not in sizes}
+        return Contents(held, files, parts | orphans, untidy)
 
     def free(self) -> int:
         """Bytes free on its file system."""
         found = os.statvfs(self.path)
         return found.f_bavail * found.f_frsize
 
-    def part(self, sample: Sample) -> Path:
-        """Where the sample's bytes go until they are whole."""
-        return self.path / part_name(sample)
+    def part(self, file: File) -> Path:
+        """Where the file's bytes go until they are whole."""
+        return self.path / file.part
 
-    def file(self, sample: Sample) -> Path:
-        """The sample's dump."""
-        return self.path / sample.file
+    def file(self, file: File) -> Path:
+        """Where it goes."""
+        return self.path / file.name
 
-    def open_part(self, sample: Sample, offset: int) -> int:
-        """A file descriptor of the part file, cut to ``offset`` bytes."""
+    def open_part(self, file: File, offset: int | None) -> int:
+        """A file descriptor of the part file, cut to ``offset`` bytes; with None it comes in pieces."""
+        part = self.part(file)
+        if offset is None:  # first the list: a part file without one is taken for good up to its end
+            os.close(os.open(f"{part}{PIECES}", os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, _MODE))
         flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe: an error, no wait
-        handle = os.open(self.part(sample), flags, 0o644)
-        os.ftruncate(handle, offset)
+        handle = os.open(part, flags, _MODE)
+        if offset is not None:
+            os.ftruncate(handle, offset)
         return handle
 
-    def forget(self, ids: Collection[str]) -> None:
-        """Write the manifest anew without ``ids``: it must not name a file that is about to be replaced."""
-        self._lines = {id_: line for id_, line in self._lines.items() if id_ not in ids}
-        temporary = self.path / f".{MANIFEST}.new"
+    def keep(self, file: File, kept: Kept) -> None:
+        """A piece of the part file is here; a rerun reads it again before it believes so."""
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        handle = os.open(f"{self.part(file)}{PIECES}", flags, _MODE)
+        try:
+            os.write(handle, f"{kept.start} {kept.end} {kept.checksum}\n".encode())
+        finally:
+            os.close(handle)
+
+    def drop(self, part: str) -> None:
+        """Forget a part file."""
+        (self.path / part).unlink(missing_ok=True)
+        (self.path / f"{part}{PIECES}").unlink(missing_ok=True)
+
+    def forget(self, names: Collection[str]) -> None:
+        """Write the manifest anew without ``names``: it must not name a file that is about to be replaced."""
+        self._lines = {name: line for name, line in self._lines.items() if name not in names}
+        temporary = self._manifest.with_name(f".{self._manifest.name}.new")
         temporary.unlink(missing_ok=True)  # whatever it is: a pipe of that name would be written to, or waited for
         with temporary.open("x", encoding="utf-8") as file:
             file.writelines(line + "\n" for line in self._lines.values())
             file.flush()
             os.fsync(file.fileno())
-        temporary.replace(self.path / MANIFEST)
-        sync_folder(self.path)
+        temporary.replace(self._manifest)
+        sync_folder(self._manifest.parent)
 
-    def commit(self, samples: Sequence[Sample], lines: Mapping[str, str]) -> None:
-        """Make whole part files durable dumps, then the manifest's lines for them.
+    def commit(self, files: Sequence[File]) -> None:
+        """Make whole part files durable files, then the manifest's lines for them.
 
         The order is the promise: content, name, then the line. A kill in between leaves a file without a line, which
         the next plan checks and adopts.
 
         Args:
-            samples: their part files were checked.
-            lines: the host's manifest line by id.
+            files: their part files were checked; each has its checksum.
         """
-        for sample in samples:
-            sync_file(self.part(sample))
-        for sample in samples:
-            self.part(sample).replace(self.file(sample))
-        sync_folder(self.path)
-        self.adopt(samples, lines)
+        self._sync([self.part(file) for file in files])
+        folders = {self.path}
+        for file in files:
+            target = self.file(file)
+            self._make_folder(target.parent)
+            self.part(file).replace(target)
+            folders.add(target.parent)
+        for folder in folders:
+            sync_folder(folder)
+        self.adopt(files)
+        for file in files:
+            with suppress(FileNotFoundError):
+                (self.path / f"{file.part}{PIECES}").unlink()
 
-    def adopt(self, samples: Sequence[Sample], lines: Mapping[str, str]) -> None:
-        """Append manifest lines for dumps that are whole and in place."""
-        added = {s.id: self._line(s, lines[s.id]) for s in samples}
-        with (self.path / MANIFEST).open("a", encoding="utf-8") as file:
+    def adopt(self, files: Sequence[File]) -> None:
+        """Append manifest lines for files that are whole and in place."""
+        added = {f.name: self._line(f) for f in files}
+        with self._manifest.open("a", encoding="utf-8") as file:
             file.writelines(line + "\n" for line in added.values())
             file.flush()
             os.fsync(file.fileno())
         self._lines.update(added)
 
-    def _line(self, sample: Sample, line: str) -> str:
-        raw = {**json.loads(line), _STAMP: asdict(stamp_of(self.file(sample)))}
+    def _line(self, file: File) -> str:
+        raw = {**json.loads(file.line), "checksum": file.checksum, LOCAL: asdict(stamp_of(self.file(file)))}
         return json.dumps(raw, separators=(",", ":"))
+
+    def _sync(self, paths: Sequence[Path]) -> None:
+        if len(paths) < _AT_ONCE or not _sync_file_system(self.path):
+            for path in paths:
+                sync_file(path)
+
+    def _make_folder(self, folder: Path) -> None:
+        """Make it; a link is no folder of ours, whatever it leads to."""
+        if folder in self._made:
+            return
+        self._make_folder(folder.parent)
+        with suppress(FileExistsError):
+            folder.mkdir()
+            sync_folder(folder.parent)
+        if folder.is_symlink():
+            raise NotADirectoryError(20, "it is a link", str(folder))
+        self._made.add(folder)
+
+    def _kept(self, part: str) -> tuple[Kept, ...]:
+        text = (self.path / f"{part}{PIECES}").read_text("utf-8", "replace")
+        found = [line.split(" ") for line in text.split("\n")[:-1]]
+        return tuple(
+            Kept(int(f[0]), int(f[1]), f[2]) for f in found if len(f) == 3 and f[0].isdigit() and f[1].isdigit()
+        )
 
     def _read_manifest(self) -> tuple[dict[str, Held], bool]:
         try:
-            with open_file(self.path / MANIFEST, fix="move it away, or choose another --to DIR") as file:
+            with open_file(self._manifest, fix="move it away, or choose another --to DIR") as file:
                 text = file.read().decode("utf-8", "replace")
         except FileNotFoundError:
             return {}, False
@@ -133,16 +199,16 @@ class Folder:
         held, untidy = dict[str, Held](), bool(torn)
         self._lines = {}
         for line in lines:
-            entry = _held(line)
-            untidy = untidy or entry is None or entry.sample.id in held
+            entry = self.layout.parse(line)
+            untidy = untidy or entry is None or entry.file.name in held
             if entry is not None:
-                held[entry.sample.id] = entry
-                self._lines[entry.sample.id] = line
+                held[entry.file.name] = entry
+                self._lines[entry.file.name] = line
         return held, untidy
 
 
 @contextmanager
-def open_folder(path: Path) -> Iterator[Folder]:
+def open_folder(path: Path, layout: Layout) -> Iterator[Folder]:
     """The folder, made when missing, for this process alone.
 
     Raises:
@@ -150,7 +216,8 @@ def open_folder(path: Path) -> Iterator[Folder]:
         LockedError: another fetch writes there.
     """
     with locked_folder(path, "another fetch writes to"):
-        yield Folder(path)
+        (path / layout.manifest).parent.mkdir(exist_ok=True)
+        yield Folder(path, layout)
 
 
 def stamp_of(file: Path | os.DirEntry[str]) -> Stamp:
@@ -159,27 +226,37 @@ def stamp_of(file: Path | os.DirEntry[str]) -> Stamp:
     return Stamp(found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
-def check_space(folder: Folder, needed: int) -> None:
+def stamp_from(raw: Any) -> Stamp | None:
+    """The stamp of a manifest line; None: there is none, or it is not ours, and the file will be checked."""
+    try:
+        return Stamp(**raw)
+    except TypeError:
+        return None
+
+
+def check_space(folder: Folder, transfers: Sequence[Transfer]) -> None:
     """Refuse before anything is sent.
 
     Raises:
-        SpaceError: ``needed`` bytes do not fit.
+        SpaceError: the bytes or the files do not fit.
     """
-    free = folder.free()
+    needed, found = sum(t.left for t in transfers), os.statvfs(folder.path)
+    free = found.f_bavail * found.f_frsize
+    fix = "free some room, or choose another --to DIR; what is here already will not be sent again"
     if needed > free:
+        raise SpaceError(f"{needed:,} bytes are to come, {folder.path} has {free:,} free", fix=fix)
+    if found.f_files and len(transfers) > found.f_favail:  # a file system that counts no inodes says 0
         raise SpaceError(
-            f"{needed:,} bytes are to come, {folder.path} has {free:,} free",
-            fix="free some room, or choose another --to DIR; what is here already will not be sent again",
+            f"{len(transfers):,} files are to come, {folder.path} has inodes for {found.f_favail:,}", fix=fix
         )
 
 
-def _held(line: str) -> Held | None:
+def _sync_file_system(path: Path) -> bool:
+    """Make all that lies on a file system durable at once; False: it must be done file by file."""
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        sample = parse_sample(line)
-    except BadDataError:
-        return None
-    raw = json.loads(line).get(_STAMP)
-    try:
-        return Held(sample, Stamp(**raw))
-    except TypeError:  # no stamp, or not ours: the file will be checked
-        return Held(sample, None)
+        return not ctypes.CDLL(None, use_errno=True).syncfs(handle)
+    except (AttributeError, OSError):  # not Linux
+        return False
+    finally:
+        os.close(handle)

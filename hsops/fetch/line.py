@@ -12,7 +12,7 @@ from hsops.core.deadline import Deadline
 from hsops.core.errors import HsopsError, RemoteError, UnreachableError
 from hsops.core.events import Emit, Note
 from hsops.core.inventory import Channel
-from hsops.fetch.plan import Transfer
+from hsops.fetch.pieces import Piece
 from hsops.fetch.wire import LostStreamError
 from hsops.remote.agent import Agent
 from hsops.remote.direct import FIRST_S, Connection, Direct, NoDirectWayError, opened
@@ -24,8 +24,13 @@ WORTH = 16 << 20  # bytes from which on a way beside SSH is looked for: a firewa
 class Line(Protocol):
     """A stream that answers requests, in order."""
 
-    def ask(self, batch: Sequence[Transfer]) -> None:
+    def ask(self, batch: Sequence[Piece], sums: str, *, always: bool) -> None:
         """One request more. Nothing is asked before the stream has begun.
+
+        Args:
+            batch: what is wanted.
+            sums: the kind of checksum that is wanted of each piece whose content nothing else proves.
+            always: of the others too.
 
         Raises:
             UnreachableError: the stream is lost.
@@ -54,9 +59,9 @@ class SshLine:
         self._stream = agent.host.bulk(command, stdin=stdin + b"\n", deadline=BULK, talk=True)
         self._pieces = iter(self._stream)
 
-    def ask(self, batch: Sequence[Transfer]) -> None:
+    def ask(self, batch: Sequence[Piece], sums: str, *, always: bool) -> None:
         try:
-            self._stream.send(_request(batch))
+            self._stream.send(_request(batch, sums, always=always))
         except RemoteError as error:  # it ended before this request: what it had to say is read like any other end
             raise LostStreamError(error.message, host=self._host) from None
 
@@ -78,8 +83,8 @@ class DirectLine:
         self._connection = connection
         self.read, self.close = connection.read, connection.close
 
-    def ask(self, batch: Sequence[Transfer]) -> None:
-        self._connection.send(_request(batch))
+    def ask(self, batch: Sequence[Piece], sums: str, *, always: bool) -> None:
+        self._connection.send(_request(batch, sums, always=always))
 
     def why(self) -> str:
         return ""
@@ -153,12 +158,12 @@ def ways(agent: Agent, source: str, way: Channel, size: int, emit: Emit) -> Iter
         return
     with _tried(agent, source, FIRST_S if way == "auto" else BULK.connect) as (direct, why):
         if direct:
-            emit(Note(f"dumps come over TLS beside SSH, from {direct.place}", name))
+            emit(Note(f"the bytes come over TLS beside SSH, from {direct.place}", name))
         elif way == "direct":
             fix = "--channel auto falls back to ssh; or open the host's ports for this machine"
             raise NoDirectWayError(f"there is no direct connection: {why}", host=name, fix=fix)
         else:
-            emit(Note(f"dumps come over ssh; a direct connection would be faster, but: {why}", name))
+            emit(Note(f"the bytes come over ssh; a direct connection would be faster, but: {why}", name))
         yield Ways(agent, source, direct, only=way == "direct")
 
 
@@ -183,6 +188,14 @@ def _tried(agent: Agent, source: str, seconds: float) -> Iterator[tuple[Direct |
             entering.__exit__(None, None, None)
 
 
-def _request(batch: Sequence[Transfer]) -> bytes:
-    files = [[t.sample.id, t.offset, t.sample.bytes] for t in batch]
-    return json.dumps({"files": files}, separators=(",", ":")).encode() + b"\n"
+def _request(batch: Sequence[Piece], sums: str, *, always: bool) -> bytes:
+    files = [
+        [p.transfer.file.name, p.at, p.end, p.transfer.file.bytes, p.start if always or needs_sum(p) else -1]
+        for p in batch
+    ]
+    return json.dumps({"files": files, "sum": sums}, separators=(",", ":")).encode() + b"\n"
+
+
+def needs_sum(piece: Piece) -> bool:
+    """Only the sender can tell what it must be; of a whole dump the manifest tells."""
+    return not (piece.alone and piece.transfer.file.checksum)

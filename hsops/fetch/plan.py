@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from hsops.core.dumps import Sample
 
-FIRST = 16 << 20  # bytes that are worth a connection
-LARGEST, SMALLEST = 64 << 20, 1 << 20  # bytes of one request
-FILES = 256  # in one request: its text must fit into what lies between two sockets, unread
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file on the host, as its manifest or a look at its folder tells.
+
+    Args:
+        id: what people call it: a sample's id, else its name.
+        name: below the folder, with ``/`` between folders; checked by whoever made it.
+        bytes: its size.
+        version: tells its content from any other of that name: a checksum, or what its inode says.
+        part: where its bytes go until they are whole, below the local folder. It names the content too, so that a part
+            of an older one is never continued.
+        checksum: ``kind:hex`` of the whole; empty when only the sender can tell.
+        line: what the local manifest keeps of it, a JSON object.
+        prompt: what it was made from: two files of one id but other prompts are a conflict.
+        inode: number and mtime_ns of the file that was looked at; None for one that a manifest names.
+    """
+
+    id: str
+    name: str
+    bytes: int
+    version: str
+    part: str
+    checksum: str = ""
+    line: str = field(default="{}", compare=False)
+    prompt: str = field(default="", compare=False)
+    inode: tuple[int, int] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +50,32 @@ class Stamp:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What the local manifest says of a sample; ``stamp`` is of the file as it was when it was checked."""
+    """What the local manifest says of a file, with its checksum; ``stamp``: as it was when it was checked."""
 
-    sample: Sample
+    file: File
     stamp: Stamp | None
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Kept:
+    """A stretch [start, end) of a part file that came whole, and its checksum."""
+
+    start: int
+    end: int
+    checksum: str
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part file.
+
+    Args:
+        size: bytes; all of them are good when it came in one piece.
+        kept: the stretches that are good when it comes in several; None when it came in one.
+    """
+
+    size: int
+    kept: tuple[Kept, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,19 +83,31 @@ class Transfer:
     """One file to be sent.
 
     Args:
-        sample: its line in the host's manifest.
-        offset: bytes that a part file of this very content already has.
+        file: which.
+        part: what a part file of this very content has already.
         why: ``new``; ``changed``: other content on the host; ``lost`` or ``damaged``: the local file.
     """
 
-    sample: Sample
-    offset: int
+    file: File
+    part: Part
     why: str
+
+    @property
+    def gaps(self) -> tuple[tuple[int, int], ...]:
+        """The stretches that are missing; at least one, of which nothing may be left."""
+        if self.part.kept is None:
+            return ((self.part.size, self.file.bytes),)
+        at, gaps = 0, list[tuple[int, int]]()
+        for kept in sorted(self.part.kept):
+            if kept.start > at:
+                gaps.append((at, kept.start))
+            at = max(at, kept.end)
+        return (*gaps, (at, self.file.bytes)) if at < self.file.bytes or not gaps else tuple(gaps)
 
     @property
     def left(self) -> int:
         """Bytes to send."""
-        return self.sample.bytes - self.offset
+        return sum(end - start for start, end in self.gaps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,18 +115,19 @@ class Plan:
     """What to do.
 
     Args:
-        check: files whose content must be read before it is known whether they are whole; plan again afterwards.
+        check: files whose content must be read before it is known whether they are whole, each with the checksum that
+            it must have; plan again afterwards.
         transfers: files to send.
         adopt: files that are whole but that the local manifest does not tell so.
-        done: ids of files that need nothing.
-        conflicts: ids whose local dump is of another prompt; nothing must be done before a person decides.
+        done: files that need nothing, as the local manifest has them.
+        conflicts: ids whose local file is of another prompt; nothing must be done before a person decides.
         stale_parts: part files of content that nobody wants any more.
     """
 
-    check: tuple[Sample, ...]
+    check: tuple[File, ...]
     transfers: tuple[Transfer, ...]
-    adopt: tuple[Sample, ...]
-    done: tuple[str, ...]
+    adopt: tuple[File, ...]
+    done: tuple[File, ...]
     conflicts: tuple[str, ...]
     stale_parts: tuple[str, ...]
 
@@ -81,85 +137,64 @@ class Plan:
         return sum(t.left for t in self.transfers)
 
 
-def part_name(sample: Sample) -> str:
-    """Name of the unfinished file. It names the content, so that a part of an older dump is never continued."""
-    return f"{sample.file}.{sample.checksum.partition(':')[2]}.part"
-
-
 def plan(
-    remote: Mapping[str, Sample],
+    remote: Mapping[str, File],
     held: Mapping[str, Held],
     files: Mapping[str, Stamp],
-    parts: Mapping[str, int],
+    parts: Mapping[str, Part],
     checked: Mapping[str, bool],
 ) -> Plan:
-    """Compare the host's manifest with what is here.
+    """Compare what the host has with what is here.
 
     Args:
-        remote: the host's samples by id; failed ones are passed over.
-        held: the local manifest by id.
-        files: the local dumps by id.
-        parts: local part files: name -> bytes.
-        checked: id -> whether the file's content has the host's checksum; for ids of an earlier plan's ``check``.
+        remote: the host's files by name.
+        held: the local manifest by name.
+        files: the local files by name.
+        parts: local part files by name.
+        checked: name -> whether the file's content has the right checksum; for names of an earlier plan's ``check``.
     """
-    wanted = [sample for sample in remote.values() if sample.ok]
-    conflicts = tuple(s.id for s in wanted if s.id in held and _is_another_prompt(s, held[s.id].sample))
-    states = {s.id: _state(s, held.get(s.id), files.get(s.id), checked.get(s.id)) for s in wanted}
+    wanted = list(remote.values())
+    conflicts = tuple(f.id for f in wanted if f.name in held and _is_another_prompt(f, held[f.name].file))
+    states = {f.name: _state(f, held.get(f.name), files.get(f.name), checked.get(f.name)) for f in wanted}
     transfers = tuple(
-        Transfer(s, _offset(s, parts), states[s.id])
-        for s in wanted
-        if states[s.id] in ("new", "changed", "lost", "damaged")
+        Transfer(f, _part(f, parts), states[f.name])
+        for f in wanted
+        if states[f.name] in ("new", "changed", "lost", "damaged")
     )
-    continued = {part_name(t.sample) for t in transfers if t.offset}
+    continued = {t.file.part for t in transfers if t.part != Part(0)}
+    known = {f.name: _known(f, held.get(f.name)) for f in wanted if states[f.name] in ("check", "adopt", "done")}
     return Plan(
-        check=tuple(s for s in wanted if states[s.id] == "check"),
+        check=tuple(known[f.name] for f in wanted if states[f.name] == "check"),
         transfers=transfers,
-        adopt=tuple(s for s in wanted if states[s.id] == "adopt"),
-        done=tuple(s.id for s in wanted if states[s.id] == "done"),
+        adopt=tuple(known[f.name] for f in wanted if states[f.name] == "adopt"),
+        done=tuple(known[f.name] for f in wanted if states[f.name] == "done"),
         conflicts=conflicts,
         stale_parts=tuple(sorted(set(parts) - continued)),
     )
 
 
-def streams_for(transfers: Sequence[Transfer], most: int) -> int:
-    """How many streams are worth their connections, each a third of a second."""
-    total = sum(t.left for t in transfers)
-    return max(1, min(most, len(transfers), -(-total // FIRST)))
-
-
-def cut(transfers: deque[Transfer], left: int, streams: int) -> tuple[Transfer, ...]:
-    """Take the next request from the front: large, so that its answer fills the line; near the end smaller and smaller,
-    so that all streams are done at the same time.
-
-    Args:
-        transfers: those that are left; what is taken is removed.
-        left: their bytes.
-        streams: that share them.
-    """
-    share = max(SMALLEST, min(LARGEST, left // (4 * streams)))
-    taken, size = list[Transfer](), 0
-    while transfers and len(taken) < FILES and (not taken or size + transfers[0].left <= share):
-        taken.append(transfers.popleft())
-        size += taken[-1].left
-    return tuple(taken)
-
-
-def _state(sample: Sample, held: Held | None, file: Stamp | None, checked: bool | None) -> str:
-    if file is None:
+def _state(file: File, held: Held | None, here: Stamp | None, checked: bool | None) -> str:
+    if here is None:
         return "new" if held is None else "lost"
-    same = held is not None and (held.sample.checksum, held.sample.bytes) == (sample.checksum, sample.bytes)
+    same = held is not None and (held.file.version, held.file.bytes) == (file.version, file.bytes)
     otherwise = "damaged" if same or held is None else "changed"
-    if file.size != sample.bytes:
+    if here.size != file.bytes or not (file.checksum or same):
         return otherwise
-    if same and held is not None and held.stamp == file and checked is None:
+    if same and held is not None and held.stamp == here and checked is None:
         return "done"
     return {None: "check", True: "adopt", False: otherwise}[checked]
 
 
-def _offset(sample: Sample, parts: Mapping[str, int]) -> int:
-    size = parts.get(part_name(sample), 0)
-    return size if size <= sample.bytes else 0
+def _known(file: File, held: Held | None) -> File:
+    """With its checksum: the host's, or the one with which it came."""
+    return file if file.checksum or held is None else held.file
 
 
-def _is_another_prompt(remote: Sample, local: Sample) -> bool:
-    return bool(remote.token_hash and local.token_hash) and remote.token_hash != local.token_hash
+def _part(file: File, parts: Mapping[str, Part]) -> Part:
+    part = parts.get(file.part, Part(0))
+    fits = part.size <= file.bytes and all(0 <= k.start < k.end <= part.size for k in part.kept or ())
+    return part if fits else Part(0)
+
+
+def _is_another_prompt(remote: File, local: File) -> bool:
+    return bool(remote.prompt and local.prompt) and remote.prompt != local.prompt

@@ -4,26 +4,34 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections import deque
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hsops.core.errors import AuthenticationError, HostKeyError, HsopsError, UnreachableError
-from hsops.core.events import Emit, Note
+from hsops.core.events import Emit, Event, Note, Trace
 from hsops.core.meter import Meter
 from hsops.core.worker import Worker
 from hsops.fetch.commit import Committer, local_error
 from hsops.fetch.folder import Folder
 from hsops.fetch.line import Ways
-from hsops.fetch.plan import Transfer, cut, streams_for
+from hsops.fetch.pace import Pace, Streams
+from hsops.fetch.pieces import Piece, Pieces
+from hsops.fetch.plan import File
 from hsops.fetch.stream import Hooks, Receiver, Trouble
+from hsops.fetch.throttle import Throttle
 
 RETRIES = 4  # in a row without progress, for one stream
 DOUBT = 2  # such losses, and nothing more comes beside SSH: something between the machines may cut it
 PAUSE_S = 0.5  # before the first retry; doubles
 PROGRESS = 8 << 20  # bytes that count as progress between two losses
 TICK_S = 0.5
+TRIES = 3  # of a piece that comes with a wrong checksum
+OPENING = (
+    4  # connections that are being opened at once: sshd drops some from 10 on that have not logged in (MaxStartups)
+)
+IDLE_S = 15.0  # a line without work is closed before either end takes it for dead
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,24 +42,56 @@ class Pulled:
         whole: files that are now here, checked and durable.
         bytes: that came over the network.
         lost_streams: how often a stream had to be opened again.
-        troubles: samples that did not come.
+        bad_checksums: pieces and files that came with a wrong checksum, and were sent again.
+        streams: the most that were open at once.
+        troubles: files that did not come.
     """
 
     whole: int
     bytes: int
     lost_streams: int
+    bad_checksums: int
+    streams: int
     troubles: tuple[Trouble, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """How files are to be pulled.
+
+    Args:
+        streams: how many at once.
+        sums: the kind of checksum of pieces.
+        always: also of files whose checksum the manifest has.
+        rate: bytes a second, at most; 0: no limit.
+    """
+
+    streams: Streams
+    sums: str = "xxh3"
+    always: bool = False
+    rate: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStates(Trace):
+    """What each stream does.
+
+    Args:
+        streams: ``opening``, ``flowing``, ``idle`` or ``lost``, bytes so far, and how often it was lost.
+    """
+
+    streams: tuple[tuple[str, int, int], ...]
 
 
 def pull(
     ways: Ways,
     host: str,
     folder: Folder,
-    transfers: tuple[Transfer, ...],
-    lines: Mapping[str, str],
+    pieces: Pieces,
+    wish: Wish,
     *,
-    streams: int,
     emit: Emit,
+    durable: Callable[[Sequence[File]], None] = lambda _: None,
 ) -> Pulled:
     """Bring the files.
 
@@ -59,19 +99,18 @@ def pull(
         ways: how lines to the host are opened.
         host: its name.
         folder: where they go, locked by the caller.
-        transfers: which.
-        lines: the host's manifest line by sample id.
-        streams: how many at once, at most.
+        pieces: which; until they are closed, more may come.
+        wish: how.
         emit: told the progress in bytes.
+        durable: told of files that are here for good, from a thread.
 
     Raises:
         UnreachableError: every stream was lost too often; what came is kept.
         SpaceError: the local file system is full; what came is kept.
         HsopsError: the agent refused, or a local file cannot be written.
     """
-    work = _Pull(ways, host, folder, transfers, lines, streams=streams)
+    work = _Pull(ways, host, folder, pieces, wish=wish, durable=durable)
     try:
-        work.start()
         work.watch(emit)
     finally:
         work.end()
@@ -79,11 +118,27 @@ def pull(
 
 
 class _LostError(Exception):
-    """A line was lost. ``progress``: it had brought something."""
+    """A line was lost. ``progress``: it had brought something; ``begun``: it had been opened."""
 
-    def __init__(self, error: UnreachableError, *, progress: bool) -> None:
+    def __init__(self, error: UnreachableError, *, progress: bool, begun: bool) -> None:
         super().__init__(error.message)
-        self.error, self.progress = error, progress
+        self.error, self.progress, self.begun = error, progress, begun
+
+
+@dataclass(eq=False)
+class _Stream:
+    """One of the streams: opened again when it is lost."""
+
+    work: Callable[[_Stream], None]
+    number: int
+    state: str = "opening"
+    bytes: int = 0
+    lost: int = 0
+    worker: Worker = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.worker = Worker(lambda: self.work(self), f"fetch-{self.number}")
+        self.worker.start()
 
 
 class _Pull:
@@ -94,38 +149,42 @@ class _Pull:
         ways: Ways,
         host: str,
         folder: Folder,
-        transfers: tuple[Transfer, ...],
-        lines: Mapping[str, str],
+        pieces: Pieces,
         *,
-        streams: int,
+        wish: Wish,
+        durable: Callable[[Sequence[File]], None],
     ) -> None:
-        self.ways, self.host, self.folder = ways, host, folder
-        self.total, self.files = sum(t.left for t in transfers), len(transfers)
-        self._todo, self._left = deque(transfers), self.total  # bytes of those that no stream has taken
-        self._streams = streams_for(transfers, streams)
+        self.ways, self.host, self.folder, self.pieces, self.wish = ways, host, folder, pieces, wish
+        self._pace = Pace(wish.streams, pieces.total if pieces.closed else None)
         self._lock, self._stop = threading.Lock(), threading.Event()
-        self._moved = self._lost = 0
-        self._troubles: list[Trouble] = []
+        self._opening = threading.Semaphore(OPENING)
+        self._throttle = Throttle(wish.rate, self._stop.wait)
+        self._moved = self._lost = self._bad = self._most = 0
+        self._troubles: dict[str, Trouble] = {}  # by name
         self._error: HsopsError | None = None  # fatal: everybody stops
         self._last_loss: UnreachableError | None = None  # of a stream that gave up; the others go on
-        self._notes: queue.SimpleQueue[Note] = queue.SimpleQueue()
-        self._committer = Committer(folder, lines, self._fail)
-        self._workers = [Worker(self._work, f"fetch-{i}") for i in range(self._streams)]
-
-    def start(self) -> None:
-        self._committer.start()
-        for worker in self._workers:
-            worker.start()
+        self._notes: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._streams: list[_Stream] = []
+        self._committer = Committer(folder, wish.sums, self._fail, self._wrong_file, durable)
 
     def watch(self, emit: Emit) -> None:
-        """Tell the progress until all threads are done."""
-        meter = Meter("fetch", "bytes", self.total)
-        for worker in self._workers:
-            while worker.is_alive():
-                worker.join(TICK_S)
-                if self._moved < self.total:
-                    self._tell(meter, emit)
-            worker.check()
+        """Start threads as the pace wants them, tell the progress, until all is done."""
+        self._committer.start()
+        meter, states = Meter("fetch", "bytes", self.pieces.total), None
+        while not self._stop.is_set() and not self.pieces.over:
+            living = self._man()
+            if not living:
+                break  # all gave up
+            living[0].worker.join(TICK_S / 5 if self.pieces.total < PROGRESS else TICK_S)
+            meter.total = self.pieces.total
+            if self._moved < meter.total:
+                self._tell(meter, emit)
+            now = tuple((s.state, s.bytes, s.lost) for s in self._streams)
+            if now != states:
+                emit(StreamStates(now))
+                states = now
+        for stream in self._streams:
+            stream.worker.check()
         self._committer.finish()
         self._committer.check()
         self._tell(meter, emit)
@@ -133,8 +192,8 @@ class _Pull:
     def end(self) -> None:
         """On every way out: no thread writes any more, and what arrived whole is committed."""
         self._stop.set()
-        for worker in self._workers:
-            worker.join(2 * TICK_S)  # one that waits for a dead link is left to the end of the process
+        for stream in self._streams:
+            stream.worker.join(2 * TICK_S)  # one that waits for a dead link is left to the end of the process
         self._committer.finish()
 
     def result(self) -> Pulled:
@@ -143,23 +202,52 @@ class _Pull:
         Raises:
             HsopsError: why it could not be done to the end.
         """
-        error = self._error or (self._last_loss if self._todo else None)
+        error = self._error or (self._last_loss if not self.pieces.over else None)
         if error is not None:
-            here = f"{self._committer.whole} of {self.files} files came whole and are kept; a rerun continues"
+            here = f"{self._committer.whole} of {self.pieces.files} files came whole and are kept; a rerun continues"
             error.why = f"{error.why}; {here}" if error.why else here
             raise error
-        return Pulled(self._committer.whole, self._moved, self._lost, tuple(self._troubles))
+        troubles = tuple(self._troubles.values())
+        return Pulled(self._committer.whole, self._moved, self._lost, self._bad, self._most, troubles)
 
-    def _work(self) -> None:
+    def _man(self) -> list[_Stream]:
+        """Have as many streams as are wanted; returns those that live."""
+        living = [s for s in self._streams if s.worker.is_alive()]
+        for stream in self._streams:
+            stream.worker.check()
+        flowing = sum(s.state in ("flowing", "idle") for s in living)
+        wanted = self._pace.look(time.monotonic(), self._moved, flowing)
+        gave_up = sum(s.state == "lost" and not s.worker.is_alive() for s in self._streams)
+        while len(living) + gave_up < wanted and (self.pieces.waits or not self._streams):
+            living.append(_Stream(self._work, len(self._streams)))
+            self._streams.append(living[-1])
+        self._most = max(self._most, len(living))
+        return living
+
+    def _work(self, stream: _Stream) -> None:
         failures = 0
-        while not self._stop.is_set() and failures <= RETRIES and self._todo:
-            failures = self._try_line(failures)
+        while not self._stop.is_set() and failures <= RETRIES and not self.pieces.over and not self._surplus(stream):
+            if self.pieces.waits:
+                failures = self._try_line(stream, failures)
+            else:
+                stream.state = "idle"
+                self.pieces.wait(TICK_S)
+        stream.state = "lost" if failures > RETRIES else "over"
 
-    def _try_line(self, failures: int) -> int:
+    def _surplus(self, stream: _Stream) -> bool:
+        """There are as many without it as are wanted."""
+        earlier = sum(s.worker.is_alive() for s in self._streams[: stream.number])
+        return earlier >= self._pace.wanted
+
+    def _try_line(self, stream: _Stream, failures: int) -> int:
         """Use up one line; returns how many in a row were lost without progress."""
+        stream.state = "opening"
         try:
-            self._one_line()
+            self._one_line(stream)
         except _LostError as lost:
+            stream.state, stream.lost = "lost", stream.lost + 1
+            if not lost.begun and self._is_one_too_many(stream):
+                return 0
             failures = 1 if lost.progress else failures + 1
             self._lose(lost.error, failures)
             return failures
@@ -169,22 +257,48 @@ class _Pull:
             self._fail(local_error(error, self.folder))
         return 0
 
-    def _one_line(self) -> None:
+    def _one_line(self, stream: _Stream) -> None:
         """Open a line and use it up.
 
         Raises:
             _LostError: it was lost; what it was asked for and did not bring was given back.
         """
-        receiver = None
+        receiver, opening = None, threading.Event()
         try:
-            with closing(self.ways.open(self._notes.put)) as line:
-                receiver = Receiver(line, self.folder, self._hooks(), self.host)
-                receiver.run(self._take, self._stop)
+            self._opening.acquire()
+            try:
+                line = self.ways.open(self._notes.put)
+            except BaseException:
+                self._opening.release()
+                raise
+            with closing(line):
+                hooks = self._hooks(stream, opening)
+                sums = {"sums": self.wish.sums, "always": self.wish.always}
+                receiver = Receiver(line, self.folder, hooks, self.host, **sums)  # type: ignore[arg-type]
+                try:
+                    receiver.run(self._stop)
+                finally:
+                    self._opened(opening)
         except UnreachableError as error:
             progress = receiver is not None and (receiver.settled > 0 or receiver.moved >= PROGRESS)
-            raise _LostError(error, progress=progress) from None
+            raise _LostError(error, progress=progress, begun=receiver is not None and receiver.begun) from None
         finally:
-            self._give_back(receiver.rest() if receiver else ())
+            self.pieces.give_back(receiver.rest() if receiver else ())
+
+    def _opened(self, opening: threading.Event) -> None:
+        if not opening.is_set():
+            opening.set()
+            self._opening.release()
+
+    def _is_one_too_many(self, stream: _Stream) -> bool:
+        """A stream more, that the host does not let in, while others flow: then there are no more than those."""
+        flowing = sum(s.state == "flowing" for s in self._streams)
+        if not flowing or stream.number < self._pace.least:
+            return False
+        with self._lock:
+            self._pace.limit(flowing)
+        self._notes.put(Note(f"the host lets in no more than {flowing} streams at once", self.host))
+        return True
 
     def _lose(self, error: UnreachableError, failures: int) -> None:
         if isinstance(error, HostKeyError | AuthenticationError):
@@ -200,27 +314,56 @@ class _Pull:
         if failures <= RETRIES:
             self._stop.wait(PAUSE_S * 2 ** (failures - 1))
 
-    def _take(self) -> tuple[Transfer, ...]:
-        with self._lock:
-            taken = cut(self._todo, self._left, self._streams)
-            self._left -= sum(t.left for t in taken)
-            return taken
+    def _hooks(self, stream: _Stream, opening: threading.Event) -> Hooks:
+        def take(wait: bool) -> tuple[Piece, ...]:
+            self._opened(opening)
+            stream.state = "flowing"
+            return self._take(stream, wait=wait)
 
-    def _give_back(self, rest: tuple[Transfer, ...]) -> None:
-        with self._lock:
-            self._todo.extend(rest)
-            self._left += sum(t.left for t in rest)
+        def moved(count: int) -> None:
+            stream.bytes += count
+            with self._lock:
+                self._moved += count
+            self._throttle.take(count)
 
-    def _hooks(self) -> Hooks:
-        return Hooks(self._count, self._committer.put, self._trouble)
+        return Hooks(take, moved, self._landed, self._wrong, self._trouble)
 
-    def _count(self, count: int) -> None:
-        with self._lock:
-            self._moved += count
+    def _take(self, stream: _Stream, *, wait: bool) -> tuple[Piece, ...]:
+        until = time.monotonic() + IDLE_S
+        while not self._stop.is_set() and not self._surplus(stream):
+            if taken := self.pieces.take(self._pace.wanted):
+                return taken
+            if not wait or self.pieces.over or time.monotonic() > until:
+                break
+            stream.state = "idle"
+            self.pieces.wait(TICK_S)
+        return ()
 
-    def _trouble(self, trouble: Trouble) -> None:
+    def _landed(self, piece: Piece, file: File) -> None:
+        if self.pieces.settle(piece) and file.name not in self._troubles:
+            self._committer.put(file, checked=piece.alone)
+
+    def _wrong(self, piece: Piece) -> None:
+        """Sent again from its first byte, a few times."""
         with self._lock:
-            self._troubles.append(trouble)
+            self._bad += 1
+        piece.tries, piece.at, piece.digest = piece.tries + 1, piece.start, None
+        if piece.tries < TRIES:
+            self.pieces.give_back((piece,))
+            return
+        file = piece.transfer.file
+        self.folder.drop(file.part)
+        self._trouble(piece, _not_as_told(file))
+
+    def _wrong_file(self, file: File) -> None:
+        with self._lock:
+            self._bad += 1
+            self._troubles[file.name] = _not_as_told(file)
+
+    def _trouble(self, piece: Piece, trouble: Trouble) -> None:
+        with self._lock:
+            self._troubles[piece.transfer.file.name] = trouble
+        self.pieces.settle(piece)
 
     def _fail(self, error: HsopsError) -> None:
         with self._lock:
@@ -230,4 +373,10 @@ class _Pull:
     def _tell(self, meter: Meter, emit: Emit) -> None:
         while not self._notes.empty():
             emit(self._notes.get())
-        emit(meter.at(self._moved, f"{self._committer.whole} of {self.files} files"))
+        flowing = sum(s.state == "flowing" and s.worker.is_alive() for s in self._streams)
+        detail = f"{self._committer.whole} of {self.pieces.files} files"
+        emit(meter.at(self._moved, f"{detail} · {flowing} streams" if flowing else detail))
+
+
+def _not_as_told(file: File) -> Trouble:
+    return Trouble(file.id, "checksum", "the content is not what the host says")

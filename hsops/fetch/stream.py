@@ -8,23 +8,23 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from hsops.core.checksum import Digest, kind_of
-from hsops.core.dumps import Sample
+from hsops.core.checksum import Digest, checksum_of, kind_of
 from hsops.fetch.folder import Folder
-from hsops.fetch.line import Line
-from hsops.fetch.plan import Transfer
-from hsops.fetch.wire import Data, LostStreamError, Reader, Refused
+from hsops.fetch.line import Line, needs_sum
+from hsops.fetch.pieces import Piece
+from hsops.fetch.plan import File, Kept
+from hsops.fetch.wire import Data, End, LostStreamError, Reader, Refused
 
 AHEAD = 2  # requests under way on one line
 
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Why one sample did not come.
+    """Why one file did not come.
 
     Args:
-        id: the sample.
-        code: ``missing``, ``changed``, ``unreadable`` (as the agent said) or ``checksum``.
+        id: the sample, or the file's name.
+        code: ``missing``, ``changed``, ``unreadable`` (as the agent said), ``checksum``, ``open`` or ``name``.
         message: one sentence.
     """
 
@@ -35,17 +35,21 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """What a stream reports; called from its thread.
+    """What a stream reports, and where its work comes from; called from its thread.
 
     Args:
+        take: the next request; waits for one when it may.
         moved: so many bytes are in a part file.
-        arrived: the part file has all its bytes and the right checksum.
-        trouble: this file will not come.
+        landed: the piece has all its bytes and the right checksum; the file as it was on the host.
+        wrong: the piece came with a wrong checksum.
+        trouble: this piece's file will not come.
     """
 
+    take: Callable[[bool], tuple[Piece, ...]]
     moved: Callable[[int], None]
-    arrived: Callable[[Transfer], None]
-    trouble: Callable[[Trouble], None]
+    landed: Callable[[Piece, File], None]
+    wrong: Callable[[Piece], None]
+    trouble: Callable[[Piece, Trouble], None]
 
 
 class Receiver:
@@ -56,16 +60,22 @@ class Receiver:
         folder: the local one.
         hooks: told what happens.
         host: its name, for errors.
+        sums: the kind of checksum that pieces are to have; a host may know another only.
+        always: also those whose file's checksum the manifest tells.
     """
 
-    def __init__(self, line: Line, folder: Folder, hooks: Hooks, host: str) -> None:
+    def __init__(
+        self, line: Line, folder: Folder, hooks: Hooks, host: str, *, sums: str = "xxh3", always: bool = False
+    ) -> None:
         self.line, self.hooks = line, hooks
-        self.moved = self.settled = 0  # bytes; files that came or were refused
+        self.moved = self.settled = 0  # bytes; pieces that came or were refused
+        self.begun = False
+        self._sums, self._always = sums, always
         self._folder, self._reader = folder, Reader(line.read, host)
         self._asked: deque[_Batch] = deque()
 
-    def run(self, take: Callable[[], tuple[Transfer, ...]], stop: threading.Event) -> None:
-        """Receive until ``take`` has no more or ``stop`` is set; afterwards ``rest()`` is what did not come.
+    def run(self, stop: threading.Event) -> None:
+        """Receive until there is no more to take or ``stop`` is set; afterwards ``rest()`` is what did not come.
 
         The next batch is asked for before the one under way has come: a round trip costs no time.
 
@@ -76,7 +86,8 @@ class Receiver:
         """
         try:
             self._reader.begin()
-            while not stop.is_set() and self._ask(take):
+            self.begun = True
+            while not stop.is_set() and self._ask():
                 self._receive(self._asked[0], stop)
                 if not stop.is_set():
                     self._asked.popleft()
@@ -86,19 +97,22 @@ class Receiver:
             for batch in self._asked:
                 batch.close()
 
-    def rest(self) -> tuple[Transfer, ...]:
-        """The files that were not settled, to be continued where their part files end."""
-        return tuple(transfer for batch in self._asked for transfer in batch.rest())
+    def rest(self) -> tuple[Piece, ...]:
+        """The pieces that were not settled, to be continued where they end."""
+        return tuple(piece for batch in self._asked for piece in batch.rest())
 
-    def _ask(self, take: Callable[[], tuple[Transfer, ...]]) -> bool:
+    def _ask(self) -> bool:
         """Have two requests under way, while there is work; says whether there is one."""
-        while len(self._asked) < AHEAD and (transfers := take()):
-            self._asked.append(_Batch(transfers, self._folder))
-            self.line.ask(transfers)
+        while len(self._asked) < AHEAD and (pieces := self.hooks.take(not self._asked)):
+            self._asked.append(_Batch(pieces, self._folder, self._digest))
+            self.line.ask(pieces, self._sums, always=self._always)
         return bool(self._asked)
 
+    def _digest(self, piece: Piece) -> Digest:
+        return Digest(self._sums if needs_sum(piece) else kind_of(piece.transfer.file.checksum))
+
     def _receive(self, batch: _Batch, stop: threading.Event) -> None:
-        for event in self._reader.events(batch.transfers):
+        for event in self._reader.events(batch.pieces):
             if stop.is_set():
                 return
             if isinstance(event, Data):
@@ -106,86 +120,91 @@ class Receiver:
                 self.moved += len(event.data)
                 self.hooks.moved(len(event.data))
                 continue
-            transfer = batch.transfers[event.index]
+            piece = batch.pieces[event.index]
             self.settled += 1
             if isinstance(event, Refused):
                 batch.settle(event.index)
-                self.hooks.trouble(Trouble(transfer.sample.id, event.code, event.message))
-            elif batch.is_right(event.index):
-                self.hooks.arrived(transfer)
+                self.hooks.trouble(piece, Trouble(piece.transfer.file.id, event.code, event.message))
             else:
-                message = "the content is not what the host's manifest says"
-                self.hooks.trouble(Trouble(transfer.sample.id, "checksum", message))
+                self._judge(batch, event, piece)
+
+    def _judge(self, batch: _Batch, end: End, piece: Piece) -> None:
+        """All of it came: whether it is what it must be. If not, nothing of it can be trusted."""
+        digest = batch.digest(end.index)  # an empty rest has sent no data
+        batch.settle(end.index)
+        file, own = piece.transfer.file, str(digest)
+        if file.inode is not None and end.inode != file.inode:
+            self.hooks.trouble(piece, Trouble(file.id, "changed", "the file is another one than when it was listed"))
+            return
+        if not self._is(piece, own, end.checksum) or (piece.alone and file.checksum not in ("", own)):
+            self.hooks.wrong(piece)
+            return
+        if not piece.alone:
+            self._folder.keep(file, Kept(piece.start, piece.end, own))
+        whole = replace(file, checksum=file.checksum or own) if piece.alone else file
+        self.hooks.landed(piece, replace(whole, inode=end.inode))
+
+    def _is(self, piece: Piece, own: str, told: str) -> bool:
+        """Compare with what the sender told; a kind that it does not know is not asked for again."""
+        if not told:
+            return not needs_sum(piece)
+        if kind_of(told) == kind_of(own):
+            return told == own
+        if needs_sum(piece):
+            self._sums = kind_of(told)
+        part = self._folder.part(piece.transfer.file)
+        try:
+            return checksum_of(part, kind_of(told), piece.start, piece.end) == told
+        except ValueError:
+            return False
 
 
 class _Batch:
     """One request, and the part file that is being written of it."""
 
-    def __init__(self, transfers: tuple[Transfer, ...], folder: Folder) -> None:
-        self.transfers, self._folder = transfers, folder
-        self._at = [t.offset for t in transfers]
+    def __init__(self, pieces: tuple[Piece, ...], folder: Folder, digest: Callable[[Piece], Digest]) -> None:
+        self.pieces, self._folder, self._new = pieces, folder, digest
         self._settled: set[int] = set()
-        self._part: _Part | None = None
+        self._open: tuple[int, int] | None = None  # index, file descriptor
 
-    def rest(self) -> Iterator[Transfer]:
-        for i, transfer in enumerate(self.transfers):
+    def rest(self) -> Iterator[Piece]:
+        for i, piece in enumerate(self.pieces):
             if i not in self._settled:
-                yield replace(transfer, offset=self._at[i])
+                yield piece
 
     def write(self, event: Data) -> None:
-        self._of(event.index).write(event.data, self._at[event.index])
-        self._at[event.index] += len(event.data)
+        piece, data = self.pieces[event.index], event.data
+        digest, handle = self.digest(event.index), self._handle(event.index)
+        digest.update(data)
+        while data:
+            count = os.pwrite(handle, data, piece.at)
+            data, piece.at = data[count:], piece.at + count
 
-    def is_right(self, index: int) -> bool:
-        """All of it came: whether it is what the manifest says. If not, nothing in the part file can be trusted."""
-        sample = self.transfers[index].sample
-        right = self._of(index).checksum() == sample.checksum  # an empty rest has sent no data
-        self.settle(index)
-        if not right:
-            self._folder.part(sample).unlink()  # start again at its first byte
-        return right
+    def digest(self, index: int) -> Digest:
+        """Of all so far. What came in an earlier run is read back; what comes now is summed as it passes, while it is
+        in the processor's cache.
+        """
+        piece = self.pieces[index]
+        self._handle(index)
+        if piece.digest is None:
+            piece.digest = self._new(piece)
+            if piece.at > piece.start:
+                piece.digest.update_from(self._folder.part(piece.transfer.file), piece.start, piece.at)
+        return piece.digest
 
     def settle(self, index: int) -> None:
         self.close()
         self._settled.add(index)
 
     def close(self) -> None:
-        if self._part is not None:
-            self._part.close()
-            self._part = None
+        if self._open is not None:
+            os.close(self._open[1])
+            self._open = None
 
-    def _of(self, index: int) -> _Part:
-        if self._part is None or self._part.index != index:
+    def _handle(self, index: int) -> int:
+        if self._open is None or self._open[0] != index:
             self.close()
-            self._part = _Part(index, self._folder, self.transfers[index].sample, self._at[index])
-        return self._part
-
-
-class _Part:
-    """A part file that is being written, and the checksum of all that is in it.
-
-    What came in an earlier run is read back; what comes now is summed as it passes, while it is in the processor's
-    cache. Reading it back too would only ask the page cache for the same bytes.
-    """
-
-    def __init__(self, index: int, folder: Folder, sample: Sample, offset: int) -> None:
-        self.index = index
-        self._digest = Digest(kind_of(sample.checksum))
-        self._handle = folder.open_part(sample, offset)
-        if offset:
-            self._digest.update_from(folder.part(sample), offset)
-
-    def write(self, data: memoryview, offset: int) -> None:
-        """Bytes that follow what is there."""
-        self._digest.update(data)
-        while data:
-            count = os.pwrite(self._handle, data, offset)
-            data, offset = data[count:], offset + count
-
-    def checksum(self) -> str:
-        """Of all so far."""
-        return str(self._digest)
-
-    def close(self) -> None:
-        """Close the file."""
-        os.close(self._handle)
+            piece = self.pieces[index]
+            offset = piece.at if piece.alone else None
+            self._open = index, self._folder.open_part(piece.transfer.file, offset)
+        return self._open[1]

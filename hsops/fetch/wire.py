@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from hsops.agent import frames
 from hsops.core.errors import AgentError, RemoteError, UnreachableError
-from hsops.fetch.plan import Transfer
+from hsops.fetch.pieces import Piece
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,14 +22,22 @@ class Data:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The file was sent to its end and did not change meanwhile."""
+    """The piece was sent to its end, and the file did not change meanwhile.
+
+    Args:
+        index: which.
+        inode: number and mtime_ns of the file on the host.
+        checksum: ``kind:hex`` of the piece, when it was asked for; else empty.
+    """
 
     index: int
+    inode: tuple[int, int]
+    checksum: str
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The host cannot send this file: ``missing``, ``changed`` or ``unreadable``."""
+    """The host cannot send the piece's file: ``missing``, ``changed`` or ``unreadable``."""
 
     index: int
     code: str
@@ -38,6 +46,7 @@ class Refused:
 
 Event = Data | End | Refused
 _LONGEST_ERROR = 1 << 20
+_LONGEST_WORDS = 1 << 16  # of an end or a fault
 
 
 class LostStreamError(UnreachableError):
@@ -72,7 +81,7 @@ class Reader:
         if (got := first + self._exactly(len(frames.MAGIC) - 1)) != frames.MAGIC:
             raise self._nonsense(f"{got!r} at the start; does a login script on the host print something?")
 
-    def events(self, transfers: Sequence[Transfer]) -> Iterator[Event]:
+    def events(self, pieces: Sequence[Piece]) -> Iterator[Event]:
         """What answers one request, each checked against what was asked for: the host decides neither names nor sizes.
 
         Raises:
@@ -80,29 +89,33 @@ class Reader:
             AgentError: the agent refused or failed.
             RemoteError: what came is not what the agent sends.
         """
-        at = [t.offset for t in transfers]
+        at = [piece.at for piece in pieces]
         while True:
             kind, index, offset, length = self._header()
             if kind == frames.DONE:
                 return
-            if index >= len(transfers):
-                raise self._nonsense(f"file {index} of {len(transfers)}")
-            size = transfers[index].sample.bytes
+            if index >= len(pieces):
+                raise self._nonsense(f"file {index} of {len(pieces)}")
+            end = pieces[index].end
             if kind == frames.DATA:
-                if offset != at[index] or offset + length > size:
-                    raise self._nonsense(f"bytes {offset} to {offset + length} where {at[index]} to {size} were due")
+                if offset != at[index] or offset + length > end:
+                    raise self._nonsense(f"bytes {offset} to {offset + length} where {at[index]} to {end} were due")
                 for data in self._pieces(length):
                     yield Data(index, at[index], data)
                     at[index] += len(data)
-            elif kind == frames.END:
-                self._exactly(length)
-                if at[index] != size:
-                    raise self._nonsense(f"an end at {at[index]} of {size} bytes")
-                yield End(index)
-            elif kind == frames.FAULT:
-                yield self._refused(index, self._exactly(length))
             else:
-                raise self._nonsense(f"a frame of kind {kind!r}")
+                yield self._words(kind, index, length, whole=at[index] == end)
+
+    def _words(self, kind: bytes, index: int, length: int, *, whole: bool) -> End | Refused:
+        if kind not in (frames.END, frames.FAULT):
+            raise self._nonsense(f"a frame of kind {kind!r}")
+        if length > _LONGEST_WORDS:
+            raise self._nonsense(f"{length} bytes of words")
+        if kind == frames.FAULT:
+            return self._refused(index, self._exactly(length))
+        if not whole:
+            raise self._nonsense("an end before the last byte")
+        return self._end(index, self._exactly(length))
 
     def _pieces(self, count: int) -> Iterator[memoryview]:
         """``count`` bytes in pieces as they come, without copying."""
@@ -136,6 +149,13 @@ class Reader:
             return AgentError(error["message"], code=error["code"], detail=error.get("detail"), host=self.host)
         except (ValueError, KeyError, TypeError):
             return self._nonsense(repr(text[:200]))
+
+    def _end(self, index: int, body: bytes) -> End:
+        try:
+            found = json.loads(body)
+            return End(index, (int(found["ino"]), int(found["mtime_ns"])), str(found["sum"]))
+        except (ValueError, KeyError, TypeError):
+            raise self._nonsense(f"the end {body[:200]!r}") from None
 
     def _refused(self, index: int, body: bytes) -> Refused:
         try:

@@ -4,36 +4,60 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
+from typing import Any
 
 from hsops.core.units import size
 from hsops.fetch.fetch import Fetched
+from hsops.remote.dumps import Listing
 from hsops.render.console import Outcome
 
 SHOWN = 10
 
 
-def outcome(fetched: Fetched, *, server: str, host: str, source: str, to: str) -> Outcome:
-    """Exit 3 when something did not come."""
-    data = {"server": server, "host": host, "source": source, "to": to, **asdict(fetched)}
+def outcome(fetched: Fetched, listing: Listing | None, *, host: str, to: str, **where: str) -> Outcome:
+    """Exit 3 when something did not come. ``listing`` is of a folder of dumps."""
+    counts = {key: getattr(fetched, key) for key in _COUNTS}
+    data: dict[str, Any] = {"host": host, "to": to, **where, "files": len(fetched.files), **counts}
+    data["troubles"] = [asdict(t) for t in fetched.troubles]
+    if listing is not None:
+        here = [s for s in listing.samples.values() if s.ok and s.file in fetched.files]
+        failed = {s.id: s.reason for s in listing.samples.values() if not s.ok}
+        data |= {"samples": len(here), "tokens": sum(s.tokens for s in here), "failed": failed}
     errors = tuple({"type": "Trouble", **asdict(t), "host": host} for t in fetched.troubles)
-    return Outcome(data, list(lines(fetched, host=host, to=to)), 3 if errors else 0, errors)
+    return Outcome(data, list(lines(fetched, data)), 3 if errors else 0, errors)
 
 
-def lines(fetched: Fetched, *, host: str, to: str) -> Iterator[str]:
+_COUNTS = ("bytes", "fetched", "bytes_sent", "lost_streams", "bad_checksums", "streams", "channel", "seconds")
+
+
+def lines(fetched: Fetched, data: dict[str, Any]) -> Iterator[str]:
     """The report."""
-    total = f"{fetched.samples:,} samples · {fetched.tokens:,} tokens · {size(fetched.bytes)}"
-    errors = f"{len(fetched.troubles)} errors"
+    count = (
+        f"{data['samples']:,} samples · {data['tokens']:,} tokens" if "samples" in data else f"{data['files']:,} files"
+    )
+    total, to = f"{count} · {size(fetched.bytes)}", data["to"]
     if not fetched.fetched and not fetched.troubles:
         yield f"nothing to do: {total} are in {to}, whole"
     else:
-        yield f"{total} · {errors} · in {to}, every file checked"
-        rate = f" · {size(fetched.bytes_sent / fetched.seconds)}/s" if fetched.seconds else ""
-        lost = f" · {fetched.lost_streams} streams lost and opened again" if fetched.lost_streams else ""
-        yield f"{fetched.fetched:,} fetched in {fetched.seconds:.1f} s · {size(fetched.bytes_sent)} sent{rate}{lost}"
+        yield f"{total} · {len(fetched.troubles)} errors · in {to}, every file checked"
+        yield " · ".join(_way(fetched))
     yield from _listed([f"{t.id}  {t.message}" for t in fetched.troubles])
-    if fetched.failed:
-        yield f"{len(fetched.failed)} samples failed on {host} and have no dump; hsops extract tries them again:"
-        yield from _listed([f"{id_}  {reason}" for id_, reason in fetched.failed.items()])
+    if failed := data.get("failed"):
+        yield f"{len(failed)} samples failed on {data['host']} and have no dump; hsops extract tries them again:"
+        yield from _listed([f"{id_}  {reason}" for id_, reason in failed.items()])
+
+
+def _way(fetched: Fetched) -> Iterator[str]:
+    yield f"{fetched.fetched:,} fetched in {fetched.seconds:.1f} s"
+    yield f"{size(fetched.bytes_sent)} sent"
+    if fetched.seconds:
+        yield f"{size(fetched.bytes_sent / fetched.seconds)}/s"
+    if fetched.channel:
+        yield f"{fetched.channel}, {fetched.streams} streams"
+    if fetched.lost_streams:
+        yield f"{fetched.lost_streams} streams lost and opened again"
+    if fetched.bad_checksums:
+        yield f"{fetched.bad_checksums} wrong checksums, sent again"
 
 
 def _listed(texts: list[str]) -> Iterator[str]:

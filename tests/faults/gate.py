@@ -2,7 +2,8 @@
 
 The inventory names this script as the host's ``python``. Beside it lies ``gate.plan``: each call takes the first line,
 ``hold N`` (after N bytes say nothing more) or ``cut N`` (after N bytes die) or ``slow N`` (N bytes a second) or
-``pause N`` (after N bytes wait for the file ``gate.go``); without a line everything passes.
+``pause N`` (after N bytes wait for the file ``gate.go``) or ``flip N`` (the byte after N is another one); without a
+line everything passes.
 """
 
 import fcntl
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import BinaryIO
 
 PIECE = 1 << 16
 
@@ -34,18 +36,29 @@ def main() -> None:
             sys.stdout.buffer.write(data)
             sys.stdout.buffer.flush()
             amount -= len(data)
+        if mode == "flip":
+            data = bytearray(child.stdout.read(1))
+            data[0] ^= 1
+            sys.stdout.buffer.write(data)
+            pass_on(child.stdout)
+            os._exit(child.wait())
         if mode == "hold":
             time.sleep(3600)
         if mode == "pause":
             while not Path(sys.argv[0]).with_name("gate.go").exists():
                 time.sleep(0.01)
-            while data := child.stdout.read1(PIECE):
-                sys.stdout.buffer.write(data)
-                sys.stdout.buffer.flush()
+            pass_on(child.stdout)
             os._exit(child.wait())
     finally:
         child.kill()
     os._exit(1)
+
+
+def pass_on(source: BinaryIO) -> None:
+    """All that comes."""
+    while data := source.read1(PIECE):  # type: ignore[attr-defined]
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
 
 
 def take() -> "tuple[str, int]":

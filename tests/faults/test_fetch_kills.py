@@ -144,3 +144,64 @@ def end_sessions(listener: int) -> None:
     for child in psutil.Process(listener).children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):  # killing its parent ended it
             child.kill()
+
+
+def test_a_large_file_comes_over_all_streams_and_goes_on_piece_by_piece(
+    sshd_host: HostSpec, gated: Gated, tmp_path: Path
+) -> None:
+    """One file in pieces: after a kill only the pieces that were under way are sent again."""
+    here = place(gated(sshd_host, *[f"hold {20 * MIB}"] * 3), tmp_path, 96 * MIB)
+    process = here.start_fetch("--streams", "3")
+    (source,) = here.source.glob("*.safetensors")
+    lists = f"{source.name}.*.part.pieces"
+
+    def kept() -> list[tuple[int, int]]:
+        lines = [line for file in here.to.glob(lists) for line in file.read_text().split("\n")[:-1]]
+        return [(int(line.split()[0]), int(line.split()[1])) for line in lines]
+
+    wait_for(lambda: len(kept()) >= 3, "pieces from all streams")
+    kill(process)
+    done = kept()
+    assert not list(here.to.glob("*.safetensors"))
+
+    (tmp_path / "gate/gate.plan").write_text("")
+    data = here.fetch("--streams", "3")["data"]
+
+    assert data["bytes_sent"] == source.stat().st_size - sum(end - start for start, end in done)
+    assert (data["samples"], data["bad_checksums"]) == (1, 0)
+    assert not list(here.to.glob("*.part*"))
+    here.verify()
+
+
+def test_a_list_of_pieces_is_not_believed(this_machine: HostSpec, gated: Gated, tmp_path: Path) -> None:
+    """A power cut took the bytes of a piece that is named: it is read, and sent again."""
+    here = place(gated(this_machine, *[f"hold {20 * MIB}"] * 3), tmp_path, 96 * MIB)
+    process = here.start_fetch("--streams", "3")
+
+    def kept() -> int:
+        return sum(file.read_text().count("\n") for file in here.to.glob("*.pieces"))
+
+    wait_for(lambda: kept() >= 3, "pieces from all streams")
+    kill(process)
+    (part,) = here.to.glob("*.part")
+    with part.open("r+b") as file:
+        file.write(bytes(MIB))
+    (tmp_path / "gate/gate.plan").write_text("")
+
+    assert here.fetch("--streams", "3")["data"]["bad_checksums"] == 0
+    here.verify()
+
+
+@pytest.mark.parametrize("size, streams", [(4 * MIB, "1"), (64 * MIB, "2")])
+def test_a_byte_that_is_flipped_on_the_way(
+    size: int, streams: str, this_machine: HostSpec, gated: Gated, tmp_path: Path
+) -> None:
+    """Between the agent and us, where no cipher looks: of a file in pieces one piece is sent again, else the file."""
+    here = place(gated(this_machine, "flip 3000000"), tmp_path, size)
+
+    data = here.fetch("--streams", streams)["data"]
+
+    (whole,) = (f.stat().st_size for f in here.source.glob("*.safetensors"))
+    assert (data["samples"], data["bad_checksums"]) == (1, 1)
+    assert whole < data["bytes_sent"] <= whole + min(whole, 32 * MIB)
+    here.verify()

@@ -13,7 +13,10 @@ import pytest
 from hsops.core.dumps import MANIFEST
 from hsops.core.errors import HsopsError
 from hsops.core.events import ignore
+from hsops.fetch.dumps import Dumps
 from hsops.fetch.fetch import fetch
+from hsops.fetch.pace import Streams
+from hsops.fetch.pull import Wish
 from hsops.remote.agent import Agent
 from hsops.remote.dumps import list_samples
 from hsops.remote.local import LocalHost
@@ -94,9 +97,10 @@ def test_the_data_set_does_not_see_check_dumps(agent: Agent, dumps: Path, tmp_pa
     """Listing (extract), fetch and verify, on the host's folder and on the fetched one."""
     assert list(list_samples(agent, str(dumps)).samples) == ["a"]
 
-    fetched = fetch(agent, str(dumps), tmp_path / "hs", streams=1, recheck=False, emit=ignore)
+    source, wish = Dumps(agent, str(dumps), ignore), Wish(Streams(1, 1))
+    fetched = fetch(agent, source, tmp_path / "hs", wish, recheck=False, emit=ignore)
 
-    assert fetched.samples == 1
+    assert list(fetched.files) == ["a.safetensors"]
     assert sorted(p.name for p in (tmp_path / "hs").iterdir() if p.suffix == ".safetensors") == ["a.safetensors"]
     assert not (tmp_path / "hs/check").exists()
     for folder in (dumps, tmp_path / "hs"):

@@ -11,13 +11,15 @@ import pytest
 
 from hsops.agent import frames
 from hsops.core.errors import RemoteError
+from hsops.fetch.dumps import DumpLayout
 from hsops.fetch.folder import open_folder
 from hsops.fetch.line import SshLine
-from hsops.fetch.plan import Transfer
+from hsops.fetch.pieces import pieces_of
+from hsops.fetch.plan import Part, Transfer
 from hsops.fetch.stream import Hooks, Receiver
 from hsops.fetch.wire import LostStreamError
 from hsops.remote.host import Completed
-from tests.samples import SAMPLE
+from tests.unit.test_fetch_plan import A
 
 
 class Dying:
@@ -42,12 +44,12 @@ def test_a_sender_that_ends_before_a_request_is_a_lost_stream(tmp_path: Path) ->
     """It is opened again and goes on: what was asked for and did not come is given back."""
     host = SimpleNamespace(name="h", bulk=lambda *_, **__: Dying())
     agent: Any = SimpleNamespace(host=host, request=lambda *_, **__: (None, b"{}"))
-    todo = [(Transfer(SAMPLE, 0, "new"),), (Transfer(SAMPLE, 0, "new"),)]
-    hooks = Hooks(lambda _: None, lambda _: None, lambda _: None)
+    todo = [tuple(pieces_of(Transfer(A, Part(0), "new"))) for _ in range(2)]
+    hooks = Hooks(lambda _: todo.pop() if todo else (), *[lambda *_: None] * 4)  # type: ignore[list-item]
 
-    with open_folder(tmp_path) as folder:
+    with open_folder(tmp_path, DumpLayout()) as folder:
         receiver = Receiver(SshLine(agent, "/d"), folder, hooks, "h")
         with pytest.raises(LostStreamError, match="OOM"):
-            receiver.run(lambda: todo.pop() if todo else (), threading.Event())
+            receiver.run(threading.Event())
 
     assert len(receiver.rest()) == 2

@@ -9,11 +9,18 @@ import pytest
 
 from hsops.agent import frames
 from hsops.core.errors import AgentError, RemoteError
-from hsops.fetch.plan import Transfer
+from hsops.fetch.pieces import Piece, pieces_of
+from hsops.fetch.plan import Part, Transfer
 from hsops.fetch.wire import Data, End, Event, LostStreamError, Reader, Refused
 from tests.unit.test_fetch_plan import A
 
-FILES = (Transfer(replace(A, bytes=10), 0, "new"), Transfer(replace(A, id="b", bytes=6), 2, "new"))
+FILES = tuple(
+    piece
+    for size, done in ((10, 0), (6, 2))
+    for piece in pieces_of(Transfer(replace(A, bytes=size), Part(done), "new"))
+)
+
+LAST = b'{"ino":7,"mtime_ns":8,"sum":"crc32:01234567"}'
 
 
 def data(index: int, offset: int, body: bytes) -> bytes:
@@ -23,14 +30,14 @@ def data(index: int, offset: int, body: bytes) -> bytes:
 
 def end(index: int) -> bytes:
     """An end frame."""
-    return frames.pack(frames.END, index, 0, 2) + b"{}"
+    return frames.pack(frames.END, index, 0, len(LAST)) + LAST
 
 
 DONE = frames.pack(frames.DONE)
 GOOD = frames.MAGIC + data(0, 0, b"01234") + data(0, 5, b"56789") + end(0) + data(1, 2, b"cdef") + end(1) + DONE
 
 
-def parse(pieces: list[bytes], files: tuple[Transfer, ...] = FILES) -> Iterator[Event]:
+def parse(pieces: list[bytes], files: tuple[Piece, ...] = FILES) -> Iterator[Event]:
     """The answer to one request, as a new stream gives it."""
     rest = iter(pieces)
     reader = Reader(lambda _: next(rest, b""), "h")
@@ -50,7 +57,7 @@ def test_pieces_may_be_cut_anywhere(size: int) -> None:
 
     for event in parse(cut(GOOD, size)):
         if isinstance(event, Data):
-            assert event.offset == FILES[event.index].offset + len(got[event.index])
+            assert event.offset == FILES[event.index].at + len(got[event.index])
             got[event.index] += event.data
         elif isinstance(event, End):
             ended.append(event.index)
@@ -75,7 +82,7 @@ def test_a_refused_file_leaves_the_others() -> None:
     events = list(parse([stream]))
 
     assert Refused(0, "changed", "it grew") in events
-    assert End(1) in events
+    assert End(1, (7, 8), "crc32:01234567") in events
 
 
 @pytest.mark.parametrize(
@@ -88,6 +95,8 @@ def test_a_refused_file_leaves_the_others() -> None:
         end(0),  # an end before the bytes
         frames.pack(frames.DATA, 0, 0, frames.LARGEST + 1),
         frames.pack(b"Q"),
+        frames.pack(frames.FAULT, 0, 0, 1 << 20),  # more words than anybody needs
+        data(0, 0, b"0123456789") + frames.pack(frames.END, 0, 0, 2) + b"{}",
         frames.pack(frames.FAULT, 0, 0, 2) + b"[]",
     ],
 )

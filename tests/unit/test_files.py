@@ -14,6 +14,7 @@ from hsops.core.dumps import MANIFEST
 from hsops.core.errors import BadDataError
 from hsops.core.events import ignore
 from hsops.core.files import open_file
+from hsops.fetch.dumps import DumpLayout, file_of
 from hsops.fetch.folder import open_folder
 from hsops.verify.verify import verify
 from tests.dump_maker import make
@@ -48,7 +49,7 @@ KINDS: dict[str, Callable[[Path], None]] = {
 
 def fetch_folder(folder: Path) -> None:
     """The local side of hsops fetch."""
-    with open_folder(folder) as opened:
+    with open_folder(folder, DumpLayout()) as opened:
         opened.read()
 
 
@@ -84,13 +85,13 @@ def test_a_file_and_a_link_to_one_are_read(tmp_path: Path) -> None:
 
 def test_pipes_where_fetch_writes_are_no_trap(tmp_path: Path) -> None:
     """The new manifest's temporary name and a part file: one is replaced, the other an error."""
-    with open_folder(tmp_path / "to") as folder:
-        sample = make(tmp_path / "host", "a", [1, 2])
+    with open_folder(tmp_path / "to", DumpLayout()) as folder:
+        file = file_of(make(tmp_path / "host", "a", [1, 2]), "{}")
         os.mkfifo(tmp_path / "to" / f".{MANIFEST}.new")
-        os.mkfifo(folder.part(sample))
+        os.mkfifo(folder.part(file))
 
         folder.forget([])
         with pytest.raises(OSError, match="No such device or address"):
-            folder.open_part(sample, 0)
+            folder.open_part(file, 0)
 
     assert (tmp_path / "to" / MANIFEST).read_bytes() == b""

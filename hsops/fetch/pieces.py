@@ -1,0 +1,159 @@
+"""What one stream is asked for, and the queue that all streams take it from."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from hsops.core.checksum import Digest
+from hsops.fetch.plan import Transfer
+
+LARGEST, SMALLEST = 64 << 20, 1 << 20  # bytes of one request
+FILES = 256  # in one request: its text must fit into what lies between two sockets, unread
+WHOLE = 128 << 20  # a file up to here comes in one piece: its checksum is known when its last byte is
+SLICE = 8 << 20  # no smaller piece of a file: each is a line in a list
+
+
+@dataclass(eq=False, slots=True)
+class Piece:
+    """A stretch of a file.
+
+    Args:
+        transfer: of which file.
+        start, end: what its checksum covers.
+        at: the first byte that is missing.
+        alone: it is the whole file.
+        digest: of [start, at), when this process received it.
+        tries: how often it came with a wrong checksum.
+    """
+
+    transfer: Transfer
+    start: int
+    end: int
+    at: int
+    alone: bool
+    digest: Digest | None = None
+    tries: int = 0
+
+    @property
+    def left(self) -> int:
+        """Bytes to send."""
+        return self.end - self.at
+
+
+def pieces_of(transfer: Transfer) -> list[Piece]:
+    """What is missing of a file."""
+    if transfer.part.kept is None:
+        return [Piece(transfer, 0, transfer.file.bytes, transfer.part.size, alone=True)]
+    return [Piece(transfer, start, end, start, alone=False) for start, end in transfer.gaps]
+
+
+class Pieces:
+    """The queue. Requests are large, so that their answers fill the line; near the end smaller and smaller, so that all
+    streams are done at the same time. A file that is large, or one of the last, is cut into pieces for several streams.
+
+    Args:
+        transfers: what is known from the start.
+        closed: nothing more will be added.
+    """
+
+    def __init__(self, transfers: Iterable[Transfer] = (), *, closed: bool = True) -> None:
+        self._todo, self.closed = deque[Piece](), closed
+        self._changed = threading.Condition()
+        self._under_way = 0  # pieces that a stream has
+        self.open_pieces: dict[str, int] = {}  # of files that are cut: how many are not here yet
+        self.left = self.total = self.files = 0  # bytes that no stream has taken; of all; files
+        self.add(transfers)
+
+    def add(self, transfers: Iterable[Transfer]) -> None:
+        """More work."""
+        with self._changed:
+            for transfer in transfers:
+                pieces = pieces_of(transfer)
+                self._todo.extend(pieces)
+                self.left, self.total, self.files = (
+                    self.left + transfer.left,
+                    self.total + transfer.left,
+                    self.files + 1,
+                )
+                if not pieces[0].alone:
+                    self.open_pieces[transfer.file.name] = len(pieces)
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Nothing more will be added."""
+        with self._changed:
+            self.closed = True
+            self._changed.notify_all()
+
+    @property
+    def over(self) -> bool:
+        """All of it came or was refused."""
+        with self._changed:
+            return self.closed and not self._todo and not self._under_way
+
+    @property
+    def waits(self) -> bool:
+        """There is something that no stream has taken."""
+        return bool(self._todo)
+
+    def wait(self, seconds: float) -> None:
+        """Until there may be something to take."""
+        with self._changed:
+            if not self._todo:
+                self._changed.wait(seconds)
+
+    def take(self, streams: int) -> tuple[Piece, ...]:
+        """The next request; nothing when there is none now. ``streams`` share what is left."""
+        with self._changed:
+            share = max(SMALLEST, min(LARGEST, self.left // (4 * streams)))
+            taken, size = list[Piece](), 0
+            while self._todo and len(taken) < FILES:
+                most = self._most(self._todo[0], share, streams)
+                if taken and size + min(most, self._todo[0].left) > share:
+                    break
+                taken.append(self._next(most))
+                size += taken[-1].left
+            self.left -= size
+            self._under_way += len(taken)
+            return tuple(taken)
+
+    def give_back(self, pieces: Iterable[Piece]) -> None:
+        """They did not come."""
+        with self._changed:
+            for piece in pieces:
+                self._todo.append(piece)
+                self.left += piece.left
+                self._under_way -= 1
+            self._changed.notify_all()
+
+    def settle(self, piece: Piece) -> bool:
+        """It came, or its file never will; says whether it was the last of its file."""
+        with self._changed:
+            self._under_way -= 1
+            self._changed.notify_all()
+            if piece.alone:
+                return True
+            name = piece.transfer.file.name
+            self.open_pieces[name] -= 1
+            return not self.open_pieces[name]
+
+    def _most(self, piece: Piece, share: int, streams: int) -> int:
+        """Bytes of it that one stream may take."""
+        few = len(self._todo) < streams and piece.left > 2 * SLICE
+        if piece.alone and piece.left <= WHOLE and not few:
+            return piece.left
+        return max(SLICE, share)
+
+    def _next(self, most: int) -> Piece:
+        piece = self._todo[0]
+        if piece.left <= most + SLICE // 2:
+            return self._todo.popleft()
+        name = piece.transfer.file.name
+        self.open_pieces[name] = self.open_pieces.get(name, 1) + 1
+        cut = piece.at + most
+        first = Piece(piece.transfer, piece.start, cut, piece.at, alone=False, digest=piece.digest)
+        self._todo[0] = Piece(piece.transfer, cut, piece.end, cut, alone=False)
+        return first
