@@ -9,6 +9,7 @@ from hsops.diagnose import cite
 from hsops.diagnose.evidence import Evidence
 from hsops.diagnose.processes import Process
 from hsops.diagnose.rules_log import exception, silent_rank
+from hsops.diagnose.signatures import ECHO
 from hsops.diagnose.verdict import Finding, Verdict
 
 _DIED_AT_START = re.compile(r"Rank (\d+) scheduler (?:died|is dead)[^\n]*(?:exit code: (-?\d+))?", re.MULTILINE)
@@ -72,7 +73,7 @@ def _on_a_terminal(ev: Evidence, launcher: Process) -> Verdict:
 
 def rank_died(ev: Evidence) -> Verdict | None:
     """A rank ended and its own exception is not in the log: a signal, or the OOM killer."""
-    if not ev.live or exception(ev) or (ev.healthy and not ev.missing):
+    if not ev.live or exception(ev) or (ev.healthy and not ev.missing) or _launcher_first(ev):
         return None
     rank, how = _first_death(ev)
     if rank is None and not how:
@@ -146,6 +147,18 @@ def _first_death(ev: Evidence) -> tuple[int | None, str]:
     if ev.alive and ev.missing and ev.ranks:
         return (ev.missing[0] if len(ev.missing) == 1 else None), ""
     return None, ""
+
+
+def _launcher_first(ev: Evidence) -> bool:
+    """All were killed and nobody complained. Ranks are killed with their launcher, by the kernel (PR_SET_PDEATHSIG);
+
+    when a rank goes first, another one or the launcher says so in the log. Times do not tell: on a busy machine the
+    end of a process takes a second, and the launcher's, with the most threads, the longest.
+    """
+    run = ev.run
+    ends = [*run.ranks.values(), run.exit] if run else []
+    killed = len(ends) > 2 and all(end and end.signal == "SIGKILL" and not end.oom for end in ends)
+    return killed and ev.log is not None and not ev.log.summary.errors and not ECHO.search(ev.log.text)
 
 
 def _recorded(ev: Evidence) -> tuple[int, str] | None:
