@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 START = ("distributed", "weights", "kv-cache", "http", "warm-up")  # places on the way up, in the order they come
 SPINS, STUCK = ("warmup-deadlock-busy-wait",), ("warmup-forward-stuck",)
@@ -26,6 +26,7 @@ class Case:
         classes: what may be said of it; the first is the best.
         rank: the suspect to be named: a rank or ``LAST``; None when none is.
         ends: nothing is left of the server afterwards.
+        tag: what else tells it from others.
     """
 
     deed: str
@@ -34,12 +35,13 @@ class Case:
     classes: tuple[str, ...]
     rank: int | None = None
     ends: bool = False
+    tag: str = ""
 
     @property
     def id(self) -> str:
         """For people and the command line."""
         who = {ALL: "all", LAST: "last"}.get(self.who, self.who) if isinstance(self.who, int) else self.who
-        return f"{self.deed}@{self.place}.{f'TP{who}' if isinstance(who, int) else who}"
+        return f"{self.deed}@{self.place}.{f'TP{who}' if isinstance(who, int) else who}{self.tag and f'-{self.tag}'}"
 
     @property
     def at(self) -> str:
@@ -55,6 +57,8 @@ class Session:
         up: states on its way up; serving: once it is healthy, in this order.
         patched: with the hs-dump patch.
         fault: of ``hsops lab up --fault``.
+        fine: looks at the healthy server, idle and loaded by turns.
+        untraced: whoever looks has no right to trace.
     """
 
     name: str
@@ -62,7 +66,8 @@ class Session:
     serving: tuple[Case, ...] = ()
     patched: bool = False
     fault: str | None = None
-    fine: int = 0  # looks at the healthy server, idle and loaded by turns
+    fine: int = 0
+    untraced: bool = False
 
     @property
     def cases(self) -> tuple[Case, ...]:
@@ -150,6 +155,22 @@ SESSIONS = (
         ),
         patched=True,
         fine=3,
+    ),
+    Session(
+        "untraced",
+        up=(
+            Case("spin", "kv-cache", ALL, SPINS, tag="untraced"),
+            Case("lock", "http", LAST, AFTER_LOAD, LAST, tag="untraced"),
+        ),
+        serving=(
+            *(replace(_serves("spin", who), tag="untraced") for who in (LAST, ALL)),
+            replace(_serves("lock", 0), tag="untraced"),
+            replace(_serves("lock", LAST, "loop"), tag="untraced"),
+            Case("watch", "forward", LAST, ONE, LAST),
+            Case("SIGKILL", "serving", LAST, ("rank-killed",), LAST, ends=True, tag="untraced"),
+        ),
+        fine=3,
+        untraced=True,
     ),
     Session("detokenizer", serving=(Case("SIGKILL", "serving", "detokenizer", ("detokenizer-died",), ends=True),)),
     Session("port", up=(Case("port", "kv-cache", ALL, ("port-in-use",), ends=True),)),

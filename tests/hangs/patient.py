@@ -23,7 +23,7 @@ from tests.e2e.cli import Cli
 from tests.hangs import results
 from tests.hangs.cases import ALL, FINE, LAST, Case
 
-START_S, END_S, AGAIN_S = 420.0, 90.0, 2.0
+START_S, END_S, AGAIN_S = 900.0, 180.0, 2.0  # eight ranks on two cores take minutes
 UP_S, SERVING_S = 150.0, 45.0  # for a verdict that is neither "on its way" nor "unknown", from when the state began
 SLOW_S = 45.0  # how long a slow step is slow before it is looked at
 RATE_S = 20.0
@@ -31,10 +31,14 @@ BODY = {"input_ids": list(range(3, 303)), "sampling_params": {"max_new_tokens": 
 
 
 class Patient:
-    """A server of the lab, and what was said of its states (``told``: case -> what was seen)."""
+    """A server of the lab, and what was said of its states (``told``: case -> what was seen).
 
-    def __init__(self, hsops: Cli, lab: Lab, orders: Path, tp: int) -> None:
-        self.hsops, self.lab, self.orders, self.tp = hsops, lab, orders, tp
+    Args:
+        hsops: launches and stops it; looker: diagnoses it, perhaps with fewer rights.
+    """
+
+    def __init__(self, hsops: Cli, looker: Cli, lab: Lab, orders: Path, tp: int) -> None:
+        self.hsops, self.looker, self.lab, self.orders, self.tp = hsops, looker, lab, orders, tp
         self.told: dict[str, dict[str, Any]] = {}
         self.stopped: set[int] = set()
 
@@ -90,6 +94,8 @@ class Patient:
 
     def go_through(self, case: Case) -> dict[str, Any]:
         """A state of the server that serves."""
+        if case.deed == "watch":
+            return self.watched(case)
         with contextlib.ExitStack() as stack:
             if case.place == "dumps":
                 stack.enter_context(over(self.lab.layout.dumps / "tiny", case.deed))
@@ -118,11 +124,15 @@ class Patient:
         while waits and seen["class"] in (*FINE, "unknown") and time.monotonic() - began < seconds:
             time.sleep(AGAIN_S)
             seen = self.look("--save", keep)
+        return self.note(case, seen, time.monotonic() - began)
+
+    def note(self, case: Case, seen: dict[str, Any], after_s: float) -> dict[str, Any]:
+        """Right or not? Into the page it goes."""
         rank = self.tp - 1 if case.rank == LAST else case.rank
         right = seen["class"] in case.classes and (case.classes == FINE or seen["rank"] == rank)
         wanted = f"{' or '.join(case.classes)}{'' if rank is None else f' of TP{rank}'}"
-        after = round(time.monotonic() - began, 1)
-        seen |= {"kind": "fine" if case.classes == FINE else "hang", "right": right, "wanted": wanted, "after_s": after}
+        kind = "fine" if case.classes == FINE else "hang"
+        seen |= {"kind": kind, "right": right, "wanted": wanted, "after_s": round(after_s, 1)}
         if case.classes == FINE:
             seen["looks"] = [{name: seen[name] for name in ("class", "took_s", "left")}]
         print(f"TP {self.tp} {case.id}: {json.dumps(seen)}", flush=True)
@@ -130,9 +140,27 @@ class Patient:
         self.told[case.id] = seen
         return seen
 
+    def watched(self, case: Case) -> dict[str, Any]:
+        """It begins to spin while somebody watches, who looks by himself."""
+        client = self.hsops.start("diagnose", "--watch", "--json")
+        assert client.stdout
+        next(line for line in client.stdout if "sign of life" in line)
+        self.order(case.at, dict.fromkeys(self.who(case), "spin"))
+        threading.Thread(target=self.ask, daemon=True).start()
+        wait(lambda: self.inside(case), END_S, case.id)
+        began = time.monotonic()
+        *_, last = client.stdout
+        assert client.wait(END_S) == 7
+        seen = self.note(case, self.seen(json.loads(last)["data"]), time.monotonic() - began)
+        self.release(case.at)
+        return seen
+
     def look(self, *words: str) -> dict[str, Any]:
         """What ``hsops diagnose`` says now, and which threads it left traced or stopped."""
-        data = self.hsops.json("diagnose", *words, timeout=120)["data"]
+        return self.seen(self.looker.json("diagnose", *words, timeout=120)["data"])
+
+    def seen(self, data: dict[str, Any]) -> dict[str, Any]:
+        """A verdict, and how things stand after it."""
         verdict = data["verdict"]
         return {
             **{name: verdict[name] for name in ("class", "rank", "confidence", "summary")},

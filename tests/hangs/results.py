@@ -25,7 +25,9 @@ thread, until it is told to go on; then the server must be healthy again before 
 `weights`, `kv-cache`, `http`, `warm-up` are steps of the start; `forward` is the model's forward pass, `loop` the
 scheduler's loop, `request` the main process where it takes a request. Deeds: `spin` burns a core, `lock` waits for one
 that nobody frees, `pipe` writes into a pipe that nobody reads, `fifo` reads a file that gives nothing, `receive` waits
-in an operation that no peer joins, `trickle` reads slowly all the time, which is no hang.
+in an operation that no peer joins, `trickle` reads slowly all the time, which is no hang. `watch` spins while
+`hsops diagnose --watch` is there, which looks by itself. Who looks at `-untraced` ones has no right to trace: neither
+py-spy nor strace work, the ranks write their stacks themselves.
 
 Every two seconds somebody looks, until the verdict is neither "on its way" nor `unknown`: that one stands here. On the
 way up it comes when the log has been silent for twice what a good run took for the step, 20 s at least. It is right

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from hsops import lab as labs
 from hsops.lab import Lab
@@ -40,7 +41,8 @@ def patient(lab: Lab, session: Session, tmp_path: Path) -> Iterator[Patient]:
         patches=["hs-dump"] if session.patched else [],
         env={control.VARIABLE: str(orders)},
     )
-    found = Patient(hsops, lab, orders, TP)
+    looker = without_ptrace(hsops, tmp_path / "without.yaml") if session.untraced else hsops
+    found = Patient(hsops, looker, lab, orders, TP)
     yield found
     found.clear()
     assert hsops("stop").returncode == 0
@@ -75,3 +77,11 @@ def serving(patient: Patient, case: Case) -> bool:
     if not case.ends:
         patient.until_well()
     return bool(seen["right"])
+
+
+def without_ptrace(hsops: Cli, path: Path) -> Cli:
+    """The same host, where hsops may look into no process: neither py-spy nor strace work."""
+    content = yaml.safe_load(hsops.inventory.read_text())
+    content["hosts"]["lab"]["via"] = ["setpriv", "--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace"]
+    path.write_text(yaml.safe_dump(content))
+    return Cli(path)
