@@ -6,7 +6,8 @@ import re
 
 from hsops.diagnose import cite
 from hsops.diagnose.evidence import Evidence
-from hsops.diagnose.stacks import own_frames, waits_for_peers
+from hsops.diagnose.stacks import apart as parted
+from hsops.diagnose.stacks import collectives, own_frames, waits_for_peers
 from hsops.diagnose.verdict import Finding, Verdict
 
 _BATCH = re.compile(r"(Prefill|Decode) batch[.,] .*")
@@ -155,11 +156,26 @@ def hung_serving(ev: Evidence) -> Verdict | None:
             apart[0],
         )
     if len(ev.ranks) > 1 and not apart:
-        return _stuck(ev, "collective-deadlock", "medium", "all ranks wait for each other in a collective")
+        each_other = "all ranks wait for each other in a collective"
+        return collective_mismatch(ev) or _stuck(ev, "collective-deadlock", "medium", each_other)
     name = "decode-step-hang" if _last_batch(ev).startswith("Decode") else "scheduler-deadlock"
     if not _BATCH.search(ev.log.text[ev.log.text.rfind(_READY) :] if ev.log else ""):
         name = "first-request-hang"
     return _stuck(ev, name, "medium", "the ranks do not come back from a batch")
+
+
+def collective_mismatch(ev: Evidence) -> Verdict | None:
+    """All ranks wait for their peers, and not in the same function."""
+    waiting = collectives({r: p.stack for r, p in ev.ranks.items() if p.stack})
+    if not parted(waiting) or not all(p.still for p in ev.ranks.values()):
+        return None
+    where = "; ".join(f"TP{rank} in {frame}" for rank, frame in list(waiting.items())[:4])
+    return _stuck(
+        ev,
+        "collective-mismatch",
+        "medium",
+        f"every rank waits in a collective, and not in the same: {where}; none of them can be completed",
+    )
 
 
 def tokenizer_blocked(ev: Evidence) -> Verdict | None:

@@ -6,6 +6,7 @@ import re
 
 from hsops.diagnose import cite
 from hsops.diagnose.evidence import Evidence
+from hsops.diagnose.rules_serving import collective_mismatch
 from hsops.diagnose.stacks import waits_for_peers
 from hsops.diagnose.stages import patience, starting_up, weights_in
 from hsops.diagnose.verdict import Finding, Verdict
@@ -120,6 +121,8 @@ def silent_after_load(ev: Evidence) -> Verdict | None:
     """
     if not _silent_after_weights(ev) or not all(p.still and not p.polls for p in ev.ranks.values()):
         return None
+    if mismatch := collective_mismatch(ev):
+        return mismatch
     waiting = [r for r, p in ev.ranks.items() if p.stack and waits_for_peers(p.stack)]
     apart = [r for r in ev.ranks if r not in waiting]
     suspect = apart[0] if len(apart) == 1 and waiting else None

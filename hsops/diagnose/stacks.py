@@ -82,6 +82,19 @@ def _all_to_all(frame: Frame) -> bool:
     return "deep_ep/" in frame.file and frame.function in ("dispatch", "combine", "low_latency_dispatch")
 
 
+def collectives(stacks: Mapping[int, Stack]) -> Mapping[int, Frame]:
+    """Where each rank waits for its peers, by its own innermost frame; empty unless all of them do so."""
+    found = {
+        rank: own_frames(stack)[0] for rank, stack in stacks.items() if waits_for_peers(stack) and own_frames(stack)
+    }
+    return found if len(found) == len(stacks) else {}
+
+
+def apart(waiting: Mapping[int, Frame]) -> bool:
+    """Ranks wait in different functions: they issued different collectives, so none will ever be complete."""
+    return len({_key(frame) for frame in waiting.values()}) > 1
+
+
 @dataclass(frozen=True, slots=True)
 class Merged:
     """Stacks of all ranks laid over each other.

@@ -8,7 +8,7 @@ START = ("distributed", "weights", "kv-cache", "http", "warm-up")  # places on t
 SPINS, STUCK = ("warmup-deadlock-busy-wait",), ("warmup-forward-stuck",)
 AFTER_LOAD = ("post-load-silence-unresolved", "collective-deadlock")
 LOAD_ONE, LOAD_ALL = ("rank-straggler-load",), ("hang-in-weight-loading",)
-MISMATCH = ("post-load-silence-unresolved", "collective-mismatch", "collective-deadlock")
+MISMATCH = ("collective-mismatch",)
 ONE, EVERY = ("collective-deadlock",), ("scheduler-deadlock", "decode-step-hang", "first-request-hang")
 LOOP = ("collective-deadlock", "engine-loop-hang", "scheduler-deadlock")
 FINE = ("starting", "loading", "healthy", "healthy-loaded", "health-false-negative-under-load")
@@ -138,8 +138,8 @@ SESSIONS = (
         serving=(
             *(_serves("fifo", who) for who in (0, LAST)),
             _serves("pipe", 0),
-            Case("receive", "forward", LAST, ("collective-deadlock", "collective-mismatch")),
-            Case("receive", "forward", ALL, ("collective-deadlock", "collective-mismatch")),
+            Case("receive", "forward", LAST, ("collective-mismatch", "collective-deadlock")),
+            Case("receive", "forward", ALL, ("collective-mismatch", "collective-deadlock")),
             _serves("lock", LAST, "loop"),
             Case("lock", "request", "launcher", ("tokenizer-blocked",)),
             Case("SIGKILL", "serving", "launcher", ("launcher-killed",), ends=True),

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from hsops.diagnose import cite, stack_tree, waits
+from hsops.diagnose import cite, stack_tree, stacks, waits
 from hsops.diagnose.evidence import Blind, Evidence
 from hsops.diagnose.processes import Activity, Process, Trace
 from hsops.diagnose.stacks import Frame, Stack
@@ -87,9 +87,9 @@ def stack(*names: str) -> Stack:
 def test_ranks_and_times_as_one_tree() -> None:
     """Seven ranks wait twice in one place, the eighth moved from one to another: a chain is one line."""
     waiting = stack("loop", "run_batch", "all_reduce")
-    stacks = {rank: [waiting, waiting] for rank in range(7)} | {7: [stack("loop", "save"), stack("loop", "other")]}
+    seen = {rank: [waiting, waiting] for rank in range(7)} | {7: [stack("loop", "save"), stack("loop", "other")]}
 
-    lines = list(stack_tree.lines(stack_tree.tree(stacks)))
+    lines = list(stack_tree.lines(stack_tree.tree(seen)))
 
     assert lines == [
         "TP0-TP7: loop  m.py:1",
@@ -97,6 +97,30 @@ def test_ranks_and_times_as_one_tree() -> None:
         "  TP7 (first look): save  m.py:1",
         "  TP7 (second look): other  m.py:1",
     ]
+
+
+@pytest.mark.parametrize(
+    "one,other,waiting,differ",
+    [
+        (("run_batch", "forward", "all_reduce"), ("run_batch", "forward", "all_reduce"), 2, False),
+        (("run_batch", "forward", "all_reduce"), ("run_batch", "save", "barrier"), 2, True),
+        (("run_batch", "forward", "all_reduce"), ("run_batch", "forward", "mlp"), 0, False),
+    ],
+)
+def test_ranks_in_different_collectives(
+    one: tuple[str, ...], other: tuple[str, ...], waiting: int, differ: bool
+) -> None:
+    """Told by the function that called it; a rank that computes waits for nobody."""
+    found = stacks.collectives({0: in_torch(*one), 1: in_torch(*other)})
+
+    assert (len(found), stacks.apart(found)) == (waiting, differ)
+
+
+def in_torch(*names: str) -> Stack:
+    """The same, the innermost function being torch's."""
+    *own, last = names
+    inner = Frame(last, "torch/distributed/distributed_c10d.py" if last != "mlp" else "sglang/srt/m.py", 1)
+    return Stack("MainThread", True, True, (inner, *stack(*own).frames))
 
 
 def test_no_stacks_no_tree() -> None:
