@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -16,10 +17,12 @@ import pytest
 
 from hsops.agent import probe_faults, procs
 from hsops.agent.probe_tools import state, tracer
+from hsops.core.events import Event
 from hsops.core.runs import Run, parse_run
 from hsops.diagnose import Verdict, judge
 from hsops.diagnose.live import probe
 from hsops.diagnose.reading import from_probe
+from hsops.diagnose.watch import wait_for_silence
 from hsops.remote import runs
 from hsops.remote.agent import Agent, build
 from hsops.remote.local import LocalHost
@@ -231,6 +234,24 @@ def test_killing_the_agent_while_it_traces_frees_the_rank(start: Start, tmp_path
     wait(lambda: tracer(rank) == 0)
     wait(lambda: state(rank) == "R")
     agent.wait()
+
+
+def test_a_watch_ends_when_the_server_falls_silent(start: Start, tmp_path: Path) -> None:
+    """It answers, then its main process is stopped: no token, no line; the diagnosis that follows names it."""
+    run, look = start("poll", "poll", log="ready", health=200)
+    agent = Agent(LocalHost("here"), python=sys.executable, state_dir=str(tmp_path / "state"))
+    said: list[str] = []
+
+    def heard(event: Event) -> None:
+        said.append(str(event))
+        if len(said) == 1:
+            os.kill(run.pid, signal.SIGSTOP)
+
+    heart = wait_for_silence(agent, run, silence_s=2.0, emit=heard)
+
+    assert heart.alive and heart.said == "timeout", heart
+    assert f"run {run.id} lives" in said[0]
+    assert verdict(look(), run).name == "tokenizer-blocked"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be without the right to trace here")
