@@ -41,6 +41,7 @@ VERBS = {
     "dumps-list": "dumps:list_dumps",
     "dumps-follow": "dumps:follow",
     "dumps-send": "send:send",
+    "dumps-evict": "evict:evict",
     "dumps-direct": "direct:direct",
     "relay": "relay:relay",
 }

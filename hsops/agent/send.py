@@ -211,10 +211,11 @@ def _is_as(before: os.stat_result, path: str) -> bool:
         after = os.stat(path)
     except OSError:
         return False
-    return _identity(before) == _identity(after)
+    return identity(before) == identity(after)
 
 
-def _identity(found: os.stat_result) -> "tuple[int, ...]":
+def identity(found: os.stat_result) -> "tuple[int, ...]":
+    """What tells that it is the same file, and nobody wrote to it."""
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 

@@ -87,7 +87,9 @@ def _actions(session: wiring.Session, server: str) -> dict[str, Action]:
             model.Extract,
             lambda s: extract.drive(session, server, s.prompts, concurrency=s.concurrency or extract.CONCURRENCY),
         ),
-        "fetch": on(model.Fetch, lambda s: fetch.pull(session, server, s.to, streams=str(s.streams or fetch.STREAMS))),
+        "fetch": on(
+            model.Fetch, lambda s: fetch.pull(session, server, fetch.Options(s.to, str(s.streams or fetch.STREAMS)))
+        ),
         "verify": on(model.Verify, lambda s: verify.for_playbook(session, server, s.dir, s.prompts)),
         "stop": on(model.Stop, lambda _: stop.end(session, server)),
         "diagnose": on(model.Diagnose, lambda _: diagnose.live(session, server)),

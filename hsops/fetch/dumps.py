@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 import os
 import re
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-from hsops.core.dumps import MANIFEST, SUFFIX, Sample, parse_sample
-from hsops.core.errors import BadDataError, HsopsError
+from hsops.core.dumps import MANIFEST, SUFFIX, Sample, latest, parse_sample
+from hsops.core.errors import BadDataError, HsopsError, UnreachableError
 from hsops.core.events import Emit, Note, ignore
 from hsops.fetch.folder import LOCAL, PIECES, stamp_from, stamp_of
 from hsops.fetch.plan import File, Held, Stamp
 from hsops.fetch.stream import Trouble
 from hsops.remote.agent import Agent
-from hsops.remote.dumps import Listing, list_samples
+from hsops.remote.dumps import Listing, News, follow, list_samples
 
+LOSSES = 4  # of the link, in a row
 _PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*" + re.escape(SUFFIX) + r"\.([0-9a-f]{16}|[0-9a-f]{8})\.part\Z")
 
 
@@ -57,18 +61,37 @@ def files_of(listing: Listing) -> dict[str, File]:
     return {s.file: file_of(s, listing.lines[s.id]) for s in listing.samples.values() if s.ok}
 
 
+@dataclass(frozen=True, slots=True)
+class Until:
+    """What ends following a dump folder; the first of them counts. Without one there is nothing to wait for.
+
+    Args:
+        pid: the process that writes there ends.
+        count: the manifest names so many samples; 0: no matter.
+    """
+
+    pid: int | None = None
+    count: int = 0
+
+    @property
+    def waits(self) -> bool:
+        """More may come."""
+        return self.pid is not None or self.count > 0
+
+
 class Dumps:
     """A dump folder on the host. Meets ``hsops.fetch.fetch.Source``.
 
     Args:
         agent: on the host.
         path: the folder there.
-        emit: told of lines of the manifest that make no sense.
+        emit: told of lines of the manifest that make no sense, and of a link that is lost while it is followed.
+        until: what ends following it.
     """
 
-    def __init__(self, agent: Agent, path: str, emit: Emit) -> None:
+    def __init__(self, agent: Agent, path: str, emit: Emit, until: Until | None = None) -> None:
         self.path, self.layout, self.refused = path, DumpLayout(), tuple[Trouble, ...]()
-        self._agent, self._emit = agent, emit
+        self._agent, self._emit, self._told, self._until = agent, emit, False, until or Until()
         self.listing: Listing | None = None
 
     def look(self) -> dict[str, File]:
@@ -77,19 +100,58 @@ class Dumps:
         Raises:
             HsopsError: there is none.
         """
-        self.listing = _listing(self._agent, self.path, self._emit)
-        self._emit = ignore  # bad lines are told once
+        emit, self._told = (ignore if self._told else self._emit), True  # bad lines are told once
+        self.listing = _listing(self._agent, self.path, emit, may_be_missing=self._until.waits)
         return files_of(self.listing)
 
+    def follow(self, stop: threading.Event) -> Iterator[dict[str, File]]:
+        """Dumps as the manifest gets them. A link that is lost is looked for again.
 
-def _listing(agent: Agent, source: str, emit: Emit) -> Listing:
+        Raises:
+            UnreachableError: it was lost several times with nothing new between.
+        """
+        assert self.listing
+        losses, pid = 0, self._until.pid
+        while not self._is_complete() and not stop.is_set():
+            if pid is None and not self._until.count:
+                return
+            try:
+                with follow(self._agent, self.path, position=self.listing.position, pid=pid) as news:
+                    for one in news:
+                        if one.samples:
+                            losses = 0
+                            yield self._add(one)
+                        if one.gone or self._is_complete() or stop.is_set():
+                            return
+            except UnreachableError as error:
+                losses += 1
+                if losses > LOSSES:
+                    raise
+                self._emit(Note(f"the manifest is followed again: {error.message}", self._agent.host.name, "warn"))
+                stop.wait(2 ** (losses - 1))
+                yield self.look()
+
+    def _add(self, news: News) -> dict[str, File]:
+        assert self.listing
+        held, lines = self.listing.samples, self.listing.lines
+        for sample, line in zip(news.samples, news.lines, strict=True):
+            if latest(filter(None, (held.get(sample.id), sample)))[sample.id] is sample:
+                held[sample.id], lines[sample.id] = sample, line
+        return {s.file: file_of(s, lines[s.id]) for s in news.samples if held[s.id] is s and s.ok}
+
+    def _is_complete(self) -> bool:
+        assert self.listing
+        return bool(self._until.count) and len(self.listing.samples) >= self._until.count
+
+
+def _listing(agent: Agent, source: str, emit: Emit, *, may_be_missing: bool) -> Listing:
     """The host's manifest.
 
     Raises:
         HsopsError: there is none.
     """
     listing = list_samples(agent, source)
-    if not listing.exists:
+    if not listing.exists and not may_be_missing:
         raise HsopsError(
             f"there are no dumps: {source} has no manifest",
             host=agent.host.name,

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from hsops.core.checksum import checksum_of, kind_of, matches
-from hsops.core.errors import BadDataError
 from hsops.core.events import Emit
-from hsops.core.inventory import Channel
-from hsops.core.meter import Meter
-from hsops.fetch.folder import Contents, Folder, Layout, check_space, open_folder
+from hsops.core.worker import Worker
+from hsops.fetch.evict import Evictor, NoEviction
+from hsops.fetch.folder import Folder, Layout, open_folder
 from hsops.fetch.line import ways
 from hsops.fetch.pieces import Pieces
-from hsops.fetch.plan import File, Held, Kept, Part, Plan, Transfer, plan
+from hsops.fetch.plan import File, Plan
+from hsops.fetch.prepare import prepare
 from hsops.fetch.pull import Pulled, Wish, pull
 from hsops.fetch.stream import Trouble
 from hsops.remote.agent import Agent
@@ -47,6 +46,10 @@ class Source(Protocol):
         """
         ...
 
+    def follow(self, stop: threading.Event) -> Iterator[dict[str, File]]:
+        """After a look: what is new in it, as it comes, until nothing more will come or ``stop`` is set."""
+        ...
+
     @property
     def refused(self) -> tuple[Trouble, ...]:
         """What is in it and cannot be wanted: names that lead elsewhere, files that are still written."""
@@ -65,6 +68,8 @@ class Fetched:
         bad_checksums: how often something came with a wrong checksum and was sent again.
         streams: the most that were open at once.
         channel: how the bytes came at the end, ``direct`` or ``ssh``; empty when there were none.
+        evicted, evicted_bytes: files that were removed on the host.
+        kept: those that were to be, and stay there: why, by name.
         troubles: files that did not come.
         seconds: how long it took.
     """
@@ -76,6 +81,9 @@ class Fetched:
     bad_checksums: int
     streams: int
     channel: str
+    evicted: int
+    evicted_bytes: int
+    kept: Mapping[str, str]
     troubles: tuple[Trouble, ...]
     seconds: float
 
@@ -85,19 +93,15 @@ class Fetched:
         return sum(f.bytes for f in self.files.values())
 
 
-def fetch(
-    agent: Agent, source: Source, to: Path, wish: Wish, *, recheck: bool, emit: Emit, way: Channel = "auto"
-) -> Fetched:
+def fetch(agent: Agent, source: Source, to: Path, wish: Wish, emit: Emit) -> Fetched:
     """Bring every file of the host's folder that is not here yet.
 
     Args:
         agent: on the host.
         source: the folder there.
         to: the local folder.
-        wish: how many streams, and how fast.
-        recheck: read every local file again instead of trusting its inode's times.
+        wish: how.
         emit: told the progress.
-        way: by which the bytes come.
 
     Raises:
         HsopsError: the host's folder cannot be read; see also ``pull``.
@@ -108,8 +112,11 @@ def fetch(
     started = time.monotonic()
     first = source.look()  # before anything is made here: a host that cannot be used leaves no folder
     with open_folder(to, source.layout) as folder:
-        work = _Fetch(agent, source, folder, way=way, wish=wish, emit=emit)
-        files = work.rounds(first, recheck=recheck)
+        work = _Fetch(agent, source, folder, wish, emit)
+        try:
+            files = work.rounds(first)
+        finally:
+            work.evictor.finish()
     pulls, troubles = work.pulls, (*work.pulls[-1].troubles, *source.refused)
     missed = {t.id for t in troubles}
     return Fetched(
@@ -120,6 +127,9 @@ def fetch(
         bad_checksums=sum(p.bad_checksums for p in pulls),
         streams=max(p.streams for p in pulls),
         channel=work.channel,
+        evicted=work.evictor.files,
+        evicted_bytes=work.evictor.bytes,
+        kept=work.evictor.kept,
         troubles=troubles,
         seconds=time.monotonic() - started,
     )
@@ -128,109 +138,58 @@ def fetch(
 class _Fetch:
     """One fetch: looks at the host's folder again for what changed while it was pulled."""
 
-    def __init__(self, agent: Agent, source: Source, folder: Folder, *, way: Channel, wish: Wish, emit: Emit) -> None:
+    def __init__(self, agent: Agent, source: Source, folder: Folder, wish: Wish, emit: Emit) -> None:
         self._agent, self._source, self._folder = agent, source, folder
-        self._way, self._wish, self._emit = way, wish, emit
+        self._wish, self._emit = wish, emit
+        self.evictor = Evictor(agent, source.path, folder, emit) if wish.evict else NoEviction()
         self.pulls: list[Pulled] = []
         self.channel = ""
 
-    def rounds(self, files: dict[str, File], *, recheck: bool) -> dict[str, File]:
+    def rounds(self, files: dict[str, File]) -> dict[str, File]:
         """Look, plan and pull until nothing is left that another look could bring."""
-        for _ in range(ROUNDS):
-            if self.pulls:
+        for number in range(ROUNDS):
+            if number:
                 files = self._source.look()
-            todo = prepare(self._folder, files, recheck=recheck and not self.pulls, emit=self._emit)
-            if not todo.transfers:
-                self.pulls.append(Pulled(0, 0, 0, 0, 0, ()))  # a newer look settled what was in trouble before
-                break
-            self._pull(todo)
+            recheck = self._wish.recheck and not number
+            todo = prepare(self._folder, files, self._folder.read(), emit=self._emit, recheck=recheck)
+            self.evictor.put([*todo.done, *todo.adopt])
+            if self._wish.follow and not number:
+                files = self._follow(todo, files)
+            elif todo.transfers:
+                self._pull(Pieces(todo.transfers), todo.bytes_to_send)
+            else:
+                self.pulls.append(Pulled())  # a newer look settled what was in trouble before
             if not any(t.code in _WORTH_ANOTHER_LOOK for t in self.pulls[-1].troubles):
                 break
         return files
 
-    def _pull(self, todo: Plan) -> None:
-        with ways(self._agent, self._source.path, self._way, todo.bytes_to_send, self._emit) as found:
-            pieces = Pieces(todo.transfers)
-            self.pulls.append(pull(found, self._agent.host.name, self._folder, pieces, self._wish, emit=self._emit))
+    def _follow(self, todo: Plan, files: dict[str, File]) -> dict[str, File]:
+        """Pull while the host writes; returns all that was there."""
+        pieces, stop, known = Pieces(todo.transfers, closed=False), threading.Event(), dict(files)
+        feeder = Worker(lambda: self._feed(pieces, known, stop), "fetch-follow")
+        feeder.start()
+        try:
+            self._pull(pieces, None)
+        finally:
+            stop.set()
+        feeder.join()
+        feeder.check()
+        return known
+
+    def _feed(self, pieces: Pieces, known: dict[str, File], stop: threading.Event) -> None:
+        try:
+            for files in self._source.follow(stop):
+                new = {name: f for name, f in files.items() if known.get(name) != f}
+                if new:
+                    todo = prepare(self._folder, new, self._folder.look(new), emit=self._emit)
+                    known.update(new)
+                    pieces.add(todo.transfers)
+                    self.evictor.put([*todo.done, *todo.adopt])
+        finally:
+            pieces.close()
+
+    def _pull(self, pieces: Pieces, size: int | None) -> None:
+        with ways(self._agent, self._source.path, self._wish.way, size, self._emit) as found:
+            name, durable = self._agent.host.name, self.evictor.put
+            self.pulls.append(pull(found, name, self._folder, pieces, self._wish, emit=self._emit, durable=durable))
             self.channel = found.name
-
-
-def prepare(folder: Folder, files: Mapping[str, File], *, recheck: bool, emit: Emit) -> Plan:
-    """Plan, and settle all that needs no network: check files, tidy the manifest, remove stale parts.
-
-    Raises:
-        BadDataError: there are dumps of other prompts under the same ids.
-        SpaceError: it will not fit.
-    """
-    contents = folder.read()
-    if recheck:
-        contents = replace(contents, held={n: Held(h.file, None) for n, h in contents.held.items()})
-    todo = _plan(files, contents, {})
-    if todo.conflicts:
-        raise _conflict(todo.conflicts, folder)
-    if todo.check:
-        todo = _plan(files, contents, _check(folder, todo.check, emit))
-    todo = replace(todo, transfers=_proved(folder, todo.transfers, emit))
-    check_space(folder, todo.transfers)
-    void = {f.name for f in todo.adopt} | {t.file.name for t in todo.transfers}
-    if contents.untidy or void & set(contents.held):
-        folder.forget(void)
-    if todo.adopt:
-        folder.adopt(todo.adopt)
-    for part in todo.stale_parts:
-        folder.drop(part)
-    return todo
-
-
-def _plan(files: Mapping[str, File], contents: Contents, checked: dict[str, bool]) -> Plan:
-    return plan(files, contents.held, contents.files, contents.parts, checked)
-
-
-def _check(folder: Folder, files: Iterable[File], emit: Emit) -> dict[str, bool]:
-    """Read files whose inode says that they were touched, or that the manifest does not name."""
-    files = list(files)
-    meter, done, results = Meter("check", "bytes", sum(f.bytes for f in files)), 0, {}
-    with ThreadPoolExecutor(2) as pool:  # the checksum runs without the interpreter's lock
-        for file, good in zip(files, pool.map(lambda f: _is_whole(folder, f), files), strict=True):
-            results[file.name], done = good, done + file.bytes
-            emit(meter.at(done))
-    return results
-
-
-def _is_whole(folder: Folder, file: File) -> bool:
-    try:
-        return matches(folder.file(file), file.checksum)
-    except (OSError, ValueError):  # gone or unreadable by now: to be sent again
-        return False
-
-
-def _proved(folder: Folder, transfers: Iterable[Transfer], emit: Emit) -> tuple[Transfer, ...]:
-    """Read the pieces of part files again: a power cut may have taken what their lists promise."""
-    transfers = tuple(transfers)
-    total, done = sum(k.end - k.start for t in transfers for k in t.part.kept or ()), 0
-    meter, proved = Meter("check", "bytes", total), list[Transfer]()
-    for transfer in transfers:
-        if not transfer.part.kept:
-            proved.append(transfer)
-            continue
-        good = tuple(kept for kept in transfer.part.kept if _is_kept(folder, transfer.file, kept))
-        done += sum(k.end - k.start for k in transfer.part.kept)
-        emit(meter.at(done))
-        proved.append(replace(transfer, part=Part(transfer.part.size, good)))
-    return tuple(proved)
-
-
-def _is_kept(folder: Folder, file: File, kept: Kept) -> bool:
-    try:
-        return checksum_of(folder.part(file), kind_of(kept.checksum), kept.start, kept.end) == kept.checksum
-    except (OSError, ValueError):
-        return False
-
-
-def _conflict(ids: tuple[str, ...], folder: Folder) -> BadDataError:
-    more = f" and {len(ids) - 3} more" if len(ids) > 3 else ""
-    return BadDataError(
-        f"{folder.path} has dumps of other prompts under the same ids: {', '.join(ids[:3])}{more}",
-        why="they would be overwritten",
-        fix="choose another --to DIR",
-    )

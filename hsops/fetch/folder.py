@@ -5,7 +5,9 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-from collections.abc import Collection, Iterator, Sequence
+import stat
+import threading
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -61,6 +63,7 @@ class Folder:
     def __init__(self, path: Path, layout: Layout) -> None:
         self.path, self.layout, self._lines = path, layout, dict[str, str]()
         self._manifest = path / layout.manifest
+        self._lock = threading.RLock()  # of the manifest: one thread plans while another makes files durable
         self._made = {path}
 
     def read(self) -> Contents:
@@ -79,10 +82,20 @@ class Folder:
         orphans = {n: Part(0, ()) for n in sizes if n.endswith(PIECES) and n.removesuffix(PIECES) not in sizes}
         return Contents(held, files, parts | orphans, untidy)
 
-    def free(self) -> int:
-        """Bytes free on its file system."""
-        found = os.statvfs(self.path)
-        return found.f_bavail * found.f_frsize
+    def look(self, wanted: Mapping[str, File]) -> Contents:
+        """The same of these files alone, by what is known of the manifest."""
+        with self._lock:
+            held = {n: h for n in wanted if n in self._lines and (h := self.layout.parse(self._lines[n]))}
+        files, parts = dict[str, Stamp](), dict[str, Part]()
+        for file in wanted.values():
+            with suppress(FileNotFoundError):
+                if stat.S_ISREG(self.file(file).lstat().st_mode):
+                    files[file.name] = stamp_of(self.file(file))
+            with suppress(FileNotFoundError):
+                size = self.part(file).lstat().st_size
+                pieces = Path(f"{self.part(file)}{PIECES}").exists()
+                parts[file.part] = Part(size, self._kept(file.part) if pieces else None)
+        return Contents(held, files, parts, untidy=False)
 
     def part(self, file: File) -> Path:
         """Where the file's bytes go until they are whole."""
@@ -119,7 +132,11 @@ class Folder:
 
     def forget(self, names: Collection[str]) -> None:
         """Write the manifest anew without ``names``: it must not name a file that is about to be replaced."""
-        self._lines = {name: line for name, line in self._lines.items() if name not in names}
+        with self._lock:
+            self._lines = {name: line for name, line in self._lines.items() if name not in names}
+            self._write_manifest()
+
+    def _write_manifest(self) -> None:
         temporary = self._manifest.with_name(f".{self._manifest.name}.new")
         temporary.unlink(missing_ok=True)  # whatever it is: a pipe of that name would be written to, or waited for
         with temporary.open("x", encoding="utf-8") as file:
@@ -155,11 +172,11 @@ class Folder:
     def adopt(self, files: Sequence[File]) -> None:
         """Append manifest lines for files that are whole and in place."""
         added = {f.name: self._line(f) for f in files}
-        with self._manifest.open("a", encoding="utf-8") as file:
+        with self._lock, self._manifest.open("a", encoding="utf-8") as file:
             file.writelines(line + "\n" for line in added.values())
             file.flush()
             os.fsync(file.fileno())
-        self._lines.update(added)
+            self._lines.update(added)
 
     def _line(self, file: File) -> str:
         raw = {**json.loads(file.line), "checksum": file.checksum, LOCAL: asdict(stamp_of(self.file(file)))}
@@ -249,6 +266,15 @@ def check_space(folder: Folder, transfers: Sequence[Transfer]) -> None:
         raise SpaceError(
             f"{len(transfers):,} files are to come, {folder.path} has inodes for {found.f_favail:,}", fix=fix
         )
+
+
+def room(path: Path) -> int | None:
+    """Bytes free where a folder is or would be."""
+    for folder in (path, *path.absolute().parents):
+        with suppress(OSError):
+            found = os.statvfs(folder)
+            return found.f_bavail * found.f_frsize
+    return None
 
 
 def _sync_file_system(path: Path) -> bool:

@@ -140,20 +140,21 @@ class Ways:
 
 
 @contextmanager
-def ways(agent: Agent, source: str, way: Channel, size: int, emit: Emit) -> Iterator[Ways]:
+def ways(agent: Agent, source: str, way: Channel, size: int | None, emit: Emit) -> Iterator[Ways]:
     """How lines are opened in one pull; says which way it is.
 
     Args:
         agent, source: whose files.
         way: what is wanted; ``auto`` tries beside SSH for two seconds, where it is worth it.
-        size: bytes that are to come.
+        size: bytes that are to come; None: not known yet.
         emit: told the way.
 
     Raises:
         NoDirectWayError: ``direct`` is wanted, and cannot be.
     """
     name = agent.host.name
-    if way == "ssh" or (way == "auto" and (size < WORTH or agent.host.via or agent.host.address is None)):
+    few = size is not None and size < WORTH
+    if way == "ssh" or (way == "auto" and (few or agent.host.via or agent.host.address is None)):
         yield Ways(agent, source)
         return
     with _tried(agent, source, FIRST_S if way == "auto" else BULK.connect) as (direct, why):

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from hsops.core.errors import AuthenticationError, HostKeyError, HsopsError, UnreachableError
 from hsops.core.events import Emit, Event, Note, Trace
+from hsops.core.inventory import Channel
 from hsops.core.meter import Meter
 from hsops.core.worker import Worker
 from hsops.fetch.commit import Committer, local_error
@@ -47,12 +48,12 @@ class Pulled:
         troubles: files that did not come.
     """
 
-    whole: int
-    bytes: int
-    lost_streams: int
-    bad_checksums: int
-    streams: int
-    troubles: tuple[Trouble, ...]
+    whole: int = 0
+    bytes: int = 0
+    lost_streams: int = 0
+    bad_checksums: int = 0
+    streams: int = 0
+    troubles: tuple[Trouble, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +62,23 @@ class Wish:
 
     Args:
         streams: how many at once.
+        way: by which the bytes come.
         sums: the kind of checksum of pieces.
         always: also of files whose checksum the manifest has.
         rate: bytes a second, at most; 0: no limit.
+        recheck: read every local file again instead of trusting its inode's times.
+        follow: until nothing more will come.
+        evict: remove on the host what is safe here.
     """
 
     streams: Streams
+    way: Channel = "auto"
     sums: str = "xxh3"
     always: bool = False
     rate: float = 0.0
+    recheck: bool = False
+    follow: bool = False
+    evict: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +224,7 @@ class _Pull:
         living = [s for s in self._streams if s.worker.is_alive()]
         for stream in self._streams:
             stream.worker.check()
+        self._committer.check()
         flowing = sum(s.state in ("flowing", "idle") for s in living)
         wanted = self._pace.look(time.monotonic(), self._moved, flowing)
         gave_up = sum(s.state == "lost" and not s.worker.is_alive() for s in self._streams)

@@ -42,6 +42,7 @@ class News:
 
     Args:
         samples: new lines.
+        lines: those lines as the host wrote them.
         unreadable: why lines were left out.
         space: (free, total) bytes.
         restarted: the manifest was replaced: what was known of it is void, everything is told again.
@@ -49,6 +50,7 @@ class News:
     """
 
     samples: tuple[Sample, ...] = ()
+    lines: tuple[str, ...] = ()
     unreadable: tuple[str, ...] = ()
     space: tuple[int, int] | None = None
     restarted: bool = False
@@ -114,7 +116,7 @@ def _news(event: dict[str, Any]) -> News:
     if event["kind"] == "lines":
         parsed = _Parsed()
         parsed.add(event["lines"])
-        return News(samples=tuple(parsed.samples), unreadable=tuple(parsed.unreadable))
+        return News(tuple(parsed.samples), tuple(parsed.texts), unreadable=tuple(parsed.unreadable))
     if event["kind"] == "space":
         return News(space=(event["free"], event["total"]))
     return News(restarted=event["kind"] == "restarted", gone=event["kind"] == "gone")

@@ -7,7 +7,9 @@ from dataclasses import asdict
 from typing import Any
 
 from hsops.core.units import size
+from hsops.fetch.evict import LEDGER
 from hsops.fetch.fetch import Fetched
+from hsops.fetch.forecast import Forecast
 from hsops.remote.dumps import Listing
 from hsops.render.console import Outcome
 
@@ -27,7 +29,8 @@ def outcome(fetched: Fetched, listing: Listing | None, *, host: str, to: str, **
     return Outcome(data, list(lines(fetched, data)), 3 if errors else 0, errors)
 
 
-_COUNTS = ("bytes", "fetched", "bytes_sent", "lost_streams", "bad_checksums", "streams", "channel", "seconds")
+_COUNTS = ("bytes", "fetched", "bytes_sent", "lost_streams", "bad_checksums", "streams", "channel", "seconds",
+           "evicted", "evicted_bytes", "kept")  # fmt: skip
 
 
 def lines(fetched: Fetched, data: dict[str, Any]) -> Iterator[str]:
@@ -41,10 +44,46 @@ def lines(fetched: Fetched, data: dict[str, Any]) -> Iterator[str]:
     else:
         yield f"{total} · {len(fetched.troubles)} errors · in {to}, every file checked"
         yield " · ".join(_way(fetched))
+    if fetched.evicted:
+        yield f"{fetched.evicted:,} files, {size(fetched.evicted_bytes)}, removed on {data['host']}: {to}/{LEDGER}"
+    if fetched.kept:
+        yield f"{len(fetched.kept)} files stay on {data['host']}:"
+        yield from _listed([f"{name}  {why}" for name, why in fetched.kept.items()])
     yield from _listed([f"{t.id}  {t.message}" for t in fetched.troubles])
     if failed := data.get("failed"):
         yield f"{len(failed)} samples failed on {data['host']} and have no dump; hsops extract tries them again:"
         yield from _listed([f"{id_}  {reason}" for id_, reason in failed.items()])
+
+
+def forecast(found: Forecast, *, host: str, to: str, **where: str) -> Outcome:
+    """``--dry-run``. Exit 1 when the fetch would refuse."""
+    data = {"host": host, "to": to, **where, **asdict(found), "eta_s": found.eta_s}
+    short = found.free is not None and found.bytes_to_send > found.free
+    return Outcome(data, list(_forecast_lines(found, host, to)), 1 if short or found.conflicts else 0)
+
+
+def _forecast_lines(found: Forecast, host: str, to: str) -> Iterator[str]:
+    yield f"{found.files:,} files, {size(found.bytes)}, on {host}"
+    if found.files_to_check:
+        yield f"{found.files_to_check:,} files, {size(found.bytes_to_check)}, in {to} would be read first"
+    if not found.files_to_send:
+        yield "nothing would be sent"
+        return
+    eta = (
+        f" · about {_duration(found.eta_s)} at {size(found.rate)}/s ({found.channel}, one stream)" if found.rate else ""
+    )
+    yield f"{found.files_to_send:,} files, {size(found.bytes_to_send)}, would be sent{eta}"
+    if found.free is not None and found.bytes_to_send > found.free:
+        yield f"they do not fit: {to} has {size(found.free)} free"
+    if found.conflicts:
+        yield f"{len(found.conflicts)} are of other prompts than the dumps of the same ids in {to}: choose another --to"
+    yield from _listed([f"{t.id}  {t.message}" for t in found.troubles])
+
+
+def _duration(seconds: float | None) -> str:
+    from hsops.render.progress import clock
+
+    return clock(seconds or 0.0)
 
 
 def _way(fetched: Fetched) -> Iterator[str]:

@@ -98,7 +98,7 @@ def test_the_data_set_does_not_see_check_dumps(agent: Agent, dumps: Path, tmp_pa
     assert list(list_samples(agent, str(dumps)).samples) == ["a"]
 
     source, wish = Dumps(agent, str(dumps), ignore), Wish(Streams(1, 1))
-    fetched = fetch(agent, source, tmp_path / "hs", wish, recheck=False, emit=ignore)
+    fetched = fetch(agent, source, tmp_path / "hs", wish, ignore)
 
     assert list(fetched.files) == ["a.safetensors"]
     assert sorted(p.name for p in (tmp_path / "hs").iterdir() if p.suffix == ".safetensors") == ["a.safetensors"]

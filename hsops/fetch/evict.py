@@ -1,0 +1,165 @@
+"""Frees the host of files that are safe here, and keeps a ledger of it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import queue
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+
+from hsops.core.checksum import matches
+from hsops.core.deadline import Deadline
+from hsops.core.errors import RemoteError
+from hsops.core.events import Emit, Note
+from hsops.core.worker import Worker
+from hsops.fetch.folder import Folder
+from hsops.fetch.plan import File
+from hsops.remote.agent import Agent
+
+LEDGER = ".hsops-evicted.jsonl"
+MOST = 256  # files in one request
+_PATIENCE = Deadline(idle=300.0, total=300.0)  # the host may have to read them
+
+
+class Evictor:
+    """One thread: reads a file again here, writes it down, has it removed there.
+
+    The order is the promise: a file is durable, equal to the host's, and in the ledger, before the host is asked.
+
+    Args:
+        agent: on the host.
+        source: the folder there.
+        folder: the local one.
+        emit: told what was not removed, and why.
+    """
+
+    def __init__(self, agent: Agent, source: str, folder: Folder, emit: Emit) -> None:
+        self._agent, self._source, self._folder, self._emit = agent, source, folder, emit
+        self.files = self.bytes = 0  # that were removed
+        self.kept: dict[str, str] = {}  # by name: why not
+        self._gone = self._read_ledger()
+        self._queue: queue.SimpleQueue[Sequence[File] | None] = queue.SimpleQueue()
+        self._thread = Worker(self._run, "fetch-evict")
+        self._thread.start()
+
+    def put(self, files: Sequence[File]) -> None:
+        """They are here, durable, under their names.
+
+        Raises:
+            HsopsError: the host could not be asked.
+        """
+        self._thread.check()
+        self._queue.put(files)
+
+    def finish(self) -> None:
+        """Work off what was put, and end. Idempotent.
+
+        Raises:
+            HsopsError: the host could not be asked; what is there still is removed by the next run.
+        """
+        self._queue.put(None)
+        self._thread.join()
+        self._thread.check()
+
+    def _run(self) -> None:
+        ended = False
+        while not ended:
+            files, ended = self._next()
+            for start in range(0, len(files), MOST):
+                self._evict([f for f in files[start : start + MOST] if self._is_due(f)])
+
+    def _next(self) -> tuple[list[File], bool]:
+        files = list[File]()
+        item = self._queue.get()
+        while item is not None:
+            files.extend(item)
+            if self._queue.empty() or len(files) >= MOST:
+                return files, False
+            item = self._queue.get()
+        return files, True
+
+    def _is_due(self, file: File) -> bool:
+        if self._gone.get(file.name) == file.version:
+            return False
+        if self._reads_right(file):
+            return True
+        self._keep(file.name, "the local copy does not read as it came")
+        return False
+
+    def _reads_right(self, file: File) -> bool:
+        """From the disk, not from memory, where the system lets go of what it holds of the file."""
+        path = self._folder.file(file)
+        try:
+            handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                if hasattr(os, "posix_fadvise"):
+                    os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(handle)
+            return matches(path, file.checksum)
+        except (OSError, ValueError):
+            return False
+
+    def _evict(self, files: Sequence[File]) -> None:
+        if not files:
+            return
+        self._write("copied", files)
+        asked = [[f.name, f.bytes, *(f.inode or (0, 0)), f.checksum] for f in files]
+        answer = self._ask(asked)
+        removed = set(answer["removed"])
+        gone = [f for f in files if f.name in removed]
+        for file in files:
+            why = answer["kept"].get(file.name, "")
+            if why and why != "missing":  # an earlier run's request may have been carried out after its client died
+                self._keep(file.name, why)
+        self._gone.update({f.name: f.version for f in gone})
+        self.files, self.bytes = self.files + len(gone), self.bytes + sum(f.bytes for f in gone)
+        self._write("evicted", gone)
+
+    def _ask(self, files: list[list[object]]) -> dict[str, dict[str, str]]:
+        for seconds in (1.0, 2.0, 4.0, 8.0):
+            with suppress(RemoteError):  # a host that is away for a moment, or answers late
+                return self._agent.call("dumps-evict", deadline=_PATIENCE, folder=self._source, files=files)
+            time.sleep(seconds)
+        return self._agent.call("dumps-evict", deadline=_PATIENCE, folder=self._source, files=files)
+
+    def _keep(self, name: str, why: str) -> None:
+        self.kept[name] = why
+        self._emit(Note(f"{name} stays on the host: {why}", self._agent.host.name, "warn"))
+
+    def _write(self, state: str, files: Iterable[File]) -> None:
+        now = dt.datetime.now(dt.timezone.utc).isoformat(timespec="milliseconds")
+        same = {"time": now, "state": state, "host": self._agent.host.name, "source": self._source}
+        lines = [
+            same | {key: getattr(f, key) for key in ("name", "version", "bytes", "checksum", "inode")} for f in files
+        ]
+        with (self._folder.path / LEDGER).open("a", encoding="utf-8") as file:
+            file.writelines(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _read_ledger(self) -> dict[str, str]:
+        gone = dict[str, str]()
+        with suppress(FileNotFoundError), (self._folder.path / LEDGER).open(encoding="utf-8") as file:
+            for text in file:
+                with suppress(ValueError, KeyError, TypeError):
+                    line = json.loads(text)
+                    if line["state"] == "evicted" and line["source"] == self._source:
+                        gone[str(line["name"])] = str(line["version"])
+        return gone
+
+
+class NoEviction:
+    """In its place when nothing is to be removed."""
+
+    files = bytes = 0
+    kept: dict[str, str] = {}  # noqa: RUF012 - nothing is ever put in
+
+    def put(self, files: Sequence[File]) -> None:
+        """They stay."""
+
+    def finish(self) -> None:
+        """Nothing is left to do."""
