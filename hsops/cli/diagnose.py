@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
@@ -12,6 +14,7 @@ from hsops.core.errors import UsageError
 from hsops.render.console import Outcome
 
 if TYPE_CHECKING:
+    from hsops.core.events import Emit
     from hsops.core.runs import Run
     from hsops.diagnose import Verdict
     from hsops.remote.agent import Agent
@@ -23,11 +26,11 @@ def diagnose(
     *,
     run_id: Annotated[str, typer.Option("--run", metavar="ID", help="A run of it; else the live or newest one.")] = "",
     log: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Judge by a log here; no host, no inventory.")
+        Path | None, typer.Option(metavar="FILE", help="Judge by a log here, - for a pipe; no host, no inventory.")
     ] = None,
     tp: Annotated[int | None, typer.Option(min=1, max=1024, help="With --log: ranks, when it does not say.")] = None,
     save: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Keep the evidence, without secrets, in a file.")
+        Path | None, typer.Option(metavar="FILE", help="Keep the evidence, without secrets, in one file.")
     ] = None,
     bundle: Annotated[Path | None, typer.Option(metavar="FILE", help="Judge by evidence kept earlier.")] = None,
     watch: Annotated[
@@ -47,7 +50,7 @@ def diagnose(
         if log and bundle:
             raise UsageError("--log and --bundle are two sources; name one")
         if log:
-            return _of_log(log, tp)
+            return _of_log(log, tp, save, session.console.emit)
         if bundle:
             return _of_bundle(bundle)
         return live(session, server or None, run_id=run_id, save=save)
@@ -74,7 +77,7 @@ def live(
         agent, found, server=spec.name, port=port, tp=spec.tp, dumps=folder_of(host, spec), emit=session.console.emit
     )
     if save:
-        save.write_bytes(pack(raw, run=found, host=host.name))
+        save.write_bytes(pack(raw, run=found, host=host.name, tp=spec.tp, unmoved_s=unmoved_s))
     verdict = judge(from_probe(raw, host=host.name, run=found, tp=spec.tp, unmoved_s=unmoved_s))
     return _outcome(verdict, raw["took_s"], server=spec.name, run=found.id if found else None)
 
@@ -112,11 +115,30 @@ def _run(agent: Agent, server: str, run_id: str) -> Run | None:
     return next((r for r in runs if r.alive), runs[0] if runs else None)
 
 
-def _of_log(path: Path, tp: int | None) -> Outcome:
+def _of_log(path: Path, tp: int | None, save: Path | None, emit: Emit) -> Outcome:
+    from hsops.diagnose.bundle import pack_log
     from hsops.diagnose.judge import judge
+    from hsops.diagnose.log_file import digest
     from hsops.diagnose.reading import from_log
 
-    return _outcome(judge(from_log(str(path), _read(path), tp=tp)), None)
+    try:
+        with _open(path) as file:
+            size = path.stat().st_size if str(path) != "-" else 0
+            found = digest(file, size=size, emit=emit)
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from None
+    name = str(path) if str(path) != "-" else "standard input"
+    if save:
+        save.write_bytes(pack_log(found.data, path=name, lines=found.lines, tp=tp))
+    return _outcome(judge(from_log(name, found.data, tp=tp, lines=found.lines)), None)
+
+
+def _open(path: Path) -> AbstractContextManager[BinaryIO]:
+    from hsops.core.files import open_file
+
+    if str(path) == "-":
+        return nullcontext(sys.stdin.buffer)
+    return open_file(path, fix=f"--log - < {path} reads a pipe")
 
 
 def _of_bundle(path: Path) -> Outcome:
@@ -128,10 +150,8 @@ def _of_bundle(path: Path) -> Outcome:
 
 
 def _read(path: Path) -> bytes:
-    from hsops.core.files import open_file
-
     try:
-        with open_file(path, fix="save what it gives to a file first") as file:
+        with _open(path) as file:
             return file.read()
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None

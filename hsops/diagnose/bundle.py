@@ -1,9 +1,18 @@
-"""Evidence kept in a file, without secrets: judged again later, or by somebody else, it gives the same verdict."""
+"""Evidence kept in one file, without secrets: judged again later, or by somebody else, it gives the same verdict.
+
+A bundle is a gzipped tar of ``manifest.json`` (schema, sizes and SHA-256 of the rest), ``evidence.json`` and the log's
+``head.log`` and ``tail.log``: ``tar xzf`` opens it for people. Equal evidence gives equal bytes.
+"""
 
 from __future__ import annotations
 
+import gzip
+import hashlib
+import io
 import json
 import re
+import tarfile
+import zlib
 from dataclasses import asdict
 from typing import Any
 
@@ -11,37 +20,70 @@ from hsops.core.errors import BadDataError
 from hsops.core.runs import Run, parse_run
 from hsops.core.secret import MASK, is_secret_flag
 from hsops.diagnose.evidence import Evidence
-from hsops.diagnose.reading import from_probe
+from hsops.diagnose.reading import from_log, from_probe
 
-SCHEMA = "hsops-evidence/1"
-_SECRETS = re.compile(
-    r"""(?ix) (?P<keep> [\w-]*(?:api[_-]?key|token|password|secret)\w* (?:'|\\?")? \s*[=:]\s* (?:'|\\?")? | bearer\s+ )
+SCHEMA = "hsops-bundle/2"
+_OLDER = "hsops-evidence/1"  # one JSON value, before bundles were compressed
+_MANIFEST, _EVIDENCE, _HEAD, _TAIL = "manifest.json", "evidence.json", "head.log", "tail.log"
+_LARGEST = 64 << 20  # bytes of one part: a log is cut to far less before it gets here
+_SECRETS = re.compile(  # SGLang counts tokens: "#token: 262144" is none
+    r"""(?ix) (?P<keep> (?<![#\w-]) [\w-]*(?:api[_-]?key|token|password|secret)\w*
+                       (?:'|\\?")? \s*[=:]\s* (?:'|\\?")? | bearer\s+ )
         (?P<secret> (?!None\b)[^\s'",)\\]{4,}) | (?P<hub> \bhf_[A-Za-z0-9]{8,})"""
 )
 
 
-def pack(raw: dict[str, Any], *, run: Run | None, host: str) -> bytes:
-    """A file's content. ``raw``: the evidence as the agent sent it."""
-    content = {"schema": SCHEMA, "host": host, "run": asdict(run) if run else None, "evidence": raw}
-    return json.dumps(redact(content), indent=1).encode()
+def pack(raw: dict[str, Any], *, run: Run | None, host: str, tp: int | None = None, unmoved_s: float = 0.0) -> bytes:
+    """A bundle of what a host showed.
+
+    Args:
+        raw: the evidence as the agent sent it.
+        tp, unmoved_s: as ``from_probe`` got them.
+    """
+    log = dict(raw.get("log") or {})
+    texts = {_HEAD: log.pop("head", ""), _TAIL: log.pop("tail", "")}
+    content = {"host": host, "run": asdict(run) if run else None, "tp": tp, "unmoved_s": unmoved_s}
+    return _packed(content | {"evidence": raw | {"log": log or None}}, texts)
+
+
+def pack_log(data: bytes, *, path: str, lines: int, tp: int | None = None) -> bytes:
+    """A bundle of a log and nothing else, as ``from_log`` gets it."""
+    content = {"log_only": path, "tp": tp, "lines": lines}
+    return _packed(content, {_HEAD: data.decode("utf-8", "replace"), _TAIL: ""})
 
 
 def unpack(data: bytes, *, name: str) -> Evidence:
-    """The evidence of a file.
+    """The evidence of a bundle.
 
     Args:
         name: the file's, for the error.
 
     Raises:
-        BadDataError: it is not one of ours.
+        BadDataError: it is not one of ours, or not as it was written.
     """
     try:
-        content = json.loads(data)
-        if content["schema"] != SCHEMA:
-            raise BadDataError(f"{name}: schema {content['schema']!r}, expected {SCHEMA!r}")
+        content = _unpacked(data, name)
+        if "log_only" in content:
+            text = content["log"]["head"].encode()
+            return from_log(content["log_only"], text, tp=content["tp"], lines=content["lines"])
         run = parse_run(content["run"]) if content["run"] else None
-        return from_probe(content["evidence"], host=content["host"], run=run)
-    except (ValueError, KeyError, TypeError) as error:
+        return from_probe(
+            content["evidence"],
+            host=content["host"],
+            run=run,
+            tp=content.get("tp"),
+            unmoved_s=content.get("unmoved_s", 0.0),
+        )
+    except (
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        OSError,
+        EOFError,
+        tarfile.TarError,
+        zlib.error,
+    ) as error:
         raise BadDataError(
             f"{name} is not evidence that hsops saved ({type(error).__name__}: {error})",
             fix="hsops diagnose --save FILE makes one; for a server's log use --log",
@@ -61,3 +103,61 @@ def redact(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: redact(item) for key, item in value.items()}
     return value
+
+
+def _packed(content: dict[str, Any], texts: dict[str, str]) -> bytes:
+    parts = {_EVIDENCE: json.dumps(redact(content), indent=1).encode()}
+    parts |= {name: redact(text).encode("utf-8", "replace") for name, text in texts.items()}
+    files = {name: {"bytes": len(d), "sha256": hashlib.sha256(d).hexdigest()} for name, d in parts.items()}
+    manifest = json.dumps({"schema": SCHEMA, "files": files}, indent=1).encode()
+    out = io.BytesIO()
+    with (
+        gzip.GzipFile(fileobj=out, mode="wb", filename="", mtime=0) as squeezed,
+        tarfile.open(fileobj=squeezed, mode="w") as tar,
+    ):
+        for name, data in {_MANIFEST: manifest, **parts}.items():
+            member = tarfile.TarInfo(name)
+            member.size, member.mode = len(data), 0o600
+            tar.addfile(member, io.BytesIO(data))
+    return out.getvalue()
+
+
+def _unpacked(data: bytes, name: str) -> dict[str, Any]:
+    if not data.startswith(b"\x1f\x8b"):
+        older: dict[str, Any] = json.loads(data)
+        return _of_schema(older, _OLDER, name)
+    parts = _members(data)
+    listed = _of_schema(json.loads(parts[_MANIFEST]), SCHEMA, name)["files"]
+    for part, facts in listed.items():
+        if part not in parts or hashlib.sha256(parts[part]).hexdigest() != facts["sha256"]:
+            raise BadDataError(
+                f"{name}: {part} is not as hsops wrote it", why="its SHA-256 is another than the bundle's manifest says"
+            )
+    content: dict[str, Any] = json.loads(parts[_EVIDENCE])
+    log = {"head": parts[_HEAD].decode(), "tail": parts[_TAIL].decode()}
+    if "log_only" in content:
+        return content | {"log": log}
+    if content["evidence"].get("log"):
+        content["evidence"]["log"] |= log
+    return content
+
+
+def _members(data: bytes) -> dict[str, bytes]:
+    """The parts by name; of a stranger's archive nothing is written to disk, and no part is read past its limit."""
+    found = {}
+    with gzip.GzipFile(fileobj=io.BytesIO(data)) as squeezed:
+        whole = squeezed.read(4 * _LARGEST)  # to its end, where its checksum stands
+    with tarfile.open(fileobj=io.BytesIO(whole), mode="r:") as tar:
+        for name in (_MANIFEST, _EVIDENCE, _HEAD, _TAIL):
+            member = tar.getmember(name)
+            file = tar.extractfile(member) if member.isreg() and member.size <= _LARGEST else None
+            if file is None:
+                raise ValueError(f"{name} is no file of at most {_LARGEST >> 20} MiB")
+            found[name] = file.read()
+    return found
+
+
+def _of_schema(content: dict[str, Any], schema: str, name: str) -> dict[str, Any]:
+    if content["schema"] != schema:
+        raise BadDataError(f"{name}: schema {content['schema']!r}, expected {SCHEMA!r}")
+    return content

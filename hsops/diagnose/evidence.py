@@ -98,11 +98,12 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class GpuApp:
-    """A process that holds GPU memory, as the driver tells: MiB, None where it does not say."""
+    """A process that holds GPU memory, as the driver tells: MiB, and the GPU's index; None where it does not say."""
 
     pid: int
     memory: float | None
     name: str
+    gpu: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +226,18 @@ class Evidence:
     def compilers(self) -> tuple[str, ...]:
         """Names of compilers that run in the server's tree."""
         return tuple(sorted({p.name for p in self.processes if p.role == "compiler" and not p.dead}))
+
+    @cached_property
+    def own_gpus(self) -> tuple[Gpu, ...]:
+        """GPUs on which nobody else works: a neighbour's load says nothing about this server."""
+        ours = {p.pid for p in self.processes}
+        shared = {app.gpu for app in self.gpu_apps if app.pid not in ours}
+        return tuple(gpu for gpu in self.gpus if gpu.index not in shared)
+
+    @property
+    def gpus_spin(self) -> bool:
+        """Every GPU that is this server's alone waits for a peer."""
+        return bool(self.own_gpus) and all(gpu.spins for gpu in self.own_gpus)
 
     def blind(self, probe: str) -> Blind | None:
         """Why a probe could not look."""

@@ -54,6 +54,7 @@ RULES: tuple[Rule, ...] = (
     rules_log.heartbeat,
     # on its way: what moves first, then what does not
     rules_partial.desync,
+    rules_stuck.lost_collective,
     rules_jit.hub_stall,
     rules_jit.stale_lock,
     rules_jit.stuck_in_jit,

@@ -46,7 +46,7 @@ def from_probe(
         log=log,
         port=_port(raw["port"]) if raw.get("port") else None,
         gpus=tuple(_gpu(g) for g in raw.get("gpus") or ()),
-        gpu_apps=tuple(GpuApp(a["pid"], a.get("memory"), a.get("name", "")) for a in raw.get("gpu_apps") or ()),
+        gpu_apps=_apps(raw),
         oom=tuple(kernel.get("oom", ())),
         xid=tuple(kernel.get("xid", ())),
         oom_kills=memory.get("oom_kills"),
@@ -63,9 +63,11 @@ def from_probe(
     )
 
 
-def from_log(path: str, data: bytes, *, tp: int | None = None, baseline: Baseline | None = None) -> Evidence:
-    """The evidence of a log alone."""
-    log = read_log(path, data, tp=tp)
+def from_log(
+    path: str, data: bytes, *, tp: int | None = None, lines: int | None = None, baseline: Baseline | None = None
+) -> Evidence:
+    """The evidence of a log alone. ``lines``: of all of it, where ``data`` is less."""
+    log = read_log(path, data, tp=tp, lines=lines)
     return Evidence(live=False, tp=log.summary.tp, log=log, baseline=baseline)
 
 
@@ -157,6 +159,11 @@ def _port(raw: Raw) -> Port:
 def _answer(raw: Raw, name: str) -> Answer | None:
     found = raw.get(name)
     return Answer(found.get("status"), found.get("error", ""), found.get("took_s", 0.0)) if found else None
+
+
+def _apps(raw: Raw) -> tuple[GpuApp, ...]:
+    apps = raw.get("gpu_apps") or ()
+    return tuple(GpuApp(a["pid"], a.get("memory"), a.get("name", ""), a.get("gpu")) for a in apps)
 
 
 def _gpu(raw: Raw) -> Gpu:

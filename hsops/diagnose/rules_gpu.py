@@ -66,7 +66,7 @@ def custom_all_reduce(ev: Evidence) -> Verdict | None:
         return None
     return Verdict(
         "custom-allreduce-deadlock" if ev.ready else "custom-allreduce-p2p-hang",
-        "high" if ev.gpus and all(g.spins for g in ev.gpus) else "medium",
+        "high" if ev.gpus_spin else "medium",
         f"{len(inside)} of {len(ev.ranks)} ranks stand in the custom all-reduce and do not come back",
         cite.everything(ev),
         remedy="args.disable-custom-all-reduce: true" + (", without enable-pdmux" if _pdmux(ev) else ""),
@@ -80,7 +80,7 @@ def preloaded(ev: Evidence) -> Verdict | None:
     libraries = sorted({word for p in held for word in re.split(r"[\s:]+", p.preload) if not _ALLOCATORS.search(word)})
     if not (ev.live and ev.alive) or not libraries or ev.silent_s < patience(ev) or ev.ready:
         return None
-    if any(g.spins for g in ev.gpus):
+    if any(g.spins for g in ev.own_gpus):
         return None  # the kernels run: it is the way between the GPUs
     return Verdict(
         "nccl-init-hang-preload-interposer",
@@ -114,7 +114,7 @@ def left_on_gpu(ev: Evidence) -> Verdict | None:
 
 def wedged(ev: Evidence) -> Verdict | None:
     """GPUs at 100 % while nobody has given them work."""
-    busy = [g.index for g in ev.gpus if g.spins]
+    busy = [g.index for g in ev.own_gpus if g.spins]
     if not ev.live or not busy or ev.healthy or ev.gpu_apps:
         return None
     idle = bool(ev.ranks) and ev.ready and all(p.polls or p.doing in ("idle", "loop") for p in ev.ranks.values())

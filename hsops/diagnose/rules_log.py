@@ -147,7 +147,7 @@ def _verdict(ev: Evidence, row: Signature, hit: re.Match[str]) -> Verdict:
         row.confidence,
         cite.cut(f"{meaning(row.name)}: {said}"),
         (*found, *cite.everything(ev)),
-        rank=_suspect(ev) if error else _rank(line, ev),
+        rank=_suspect(ev) if error else _named(line) if row.name == "scheduler-killed-oom" else _rank(line, ev),
         remedy=row.remedy + _patched(ev, error),
         next_probe="" if row.confidence == "high" else "hsops logs, from this line on",
         alternatives=row.likes or (("crash-under-load",) if row is DIED and _under_load(ev, hit) else ()),
@@ -160,6 +160,12 @@ def _under_load(ev: Evidence, hit: re.Match[str]) -> bool:
     before = ev.log.text[: hit.start()]
     batches = re.findall(r"#running-req: (\d+)", before[before.find(_READY) :]) if _READY in before else []
     return bool(batches) and int(batches[-1]) > 1
+
+
+def _named(line: str) -> int | None:
+    """The rank that the launcher names."""
+    named = re.search(r"\bRank (\d+) scheduler", line)
+    return int(named.group(1)) if named else None
 
 
 def _suspect(ev: Evidence) -> int | None:

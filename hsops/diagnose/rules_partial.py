@@ -19,6 +19,12 @@ _TUNED, _TUNING = (
     re.compile(r"(?i)(Running FlashInfer autotune|\]: Tuning )"),
 )
 _LIVE = "hsops diagnose on the host while it happens: CPU, stacks and system calls of the ranks"
+_CANDIDATES = {  # what was found behind logs that stop in a stage, in public reports and recorded runs
+    "distributed": ("nccl-p2p-hang", "rank-never-joined", "nccl-init-hang-preload-interposer", "rendezvous-hang"),
+    "kv cache": ("jit-compiling-not-hung", "custom-allreduce-p2p-hang", "post-load-silence-unresolved"),
+    "http": ("jit-compiling-not-hung", "custom-allreduce-p2p-hang", "warmup-deadlock-busy-wait"),
+    "warm-up": ("warmup-deadlock-busy-wait", "warmup-forward-stuck", "collective-mismatch", "jit-compiling-not-hung"),
+}
 _SKEW_S = 60.0
 _WAITED_S = 60.0
 
@@ -119,6 +125,7 @@ def proven_silence(ev: Evidence) -> Verdict | None:
         f"the port was open and the warm-up did not end within {cite.clock(ev.log.waited_s)}",
         cite.everything(ev),
         next_probe=_LIVE,
+        alternatives=("warmup-deadlock-busy-wait",),
     )
 
 
@@ -137,6 +144,7 @@ def abstain(ev: Evidence) -> Verdict:
             f"the log stops{last}; a log alone cannot tell slow from stuck",
             (*said, *cite.everything(ev)),
             next_probe=_LIVE,
+            alternatives=_CANDIDATES.get(ev.log.summary.stage, ()) if ev.log and not cause else (),
         )
     lacking = [b.probe for b in ev.could_not if b.probe in ("stacks", "strace") and b.why != "not-needed"]
     how = f"with {' and '.join(lacking)} allowed (root, or CAP_SYS_PTRACE)" if lacking else "again in a minute"

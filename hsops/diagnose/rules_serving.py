@@ -21,6 +21,7 @@ _SCARES = re.compile(
     r"|avail mem=0\.\d+|Health check failed"
 )
 _ALIKE = ("collective-deadlock", "scheduler-deadlock", "decode-step-hang")
+_NO_GOODBYE = re.compile(r"resource_tracker: There appear to be ")
 _FRESH_S = 5.0
 _FULL = 64 << 20
 
@@ -81,6 +82,16 @@ def said_ready(ev: Evidence) -> Verdict | None:
     """A log alone that ends well, whatever stood in it on the way."""
     if ev.live or not ev.log or not (ev.ready or _READY_ELSEWHERE.search(ev.log.text)):
         return None
+    if _NO_GOODBYE.search(ev.log.text[ev.log.text.rfind(_READY) :]) and "Gracefully exiting" not in ev.log.text:
+        return Verdict(
+            "launcher-killed",
+            "medium",
+            "it was ready, and then its main process ended without a word: what it shared was left behind",
+            cite.everything(ev),
+            remedy="hsops launch --wait-healthy",
+            next_probe="who sent the signal: hsops' audit log, journalctl, dmesg -T | grep -i oom",
+            alternatives=("rank-killed",),
+        )
     scares = sorted({hit.group(0).strip(" ()") for hit in _SCARES.finditer(ev.log.text)})
     if scares:
         return Verdict(

@@ -27,7 +27,7 @@ def busy_wait(ev: Evidence) -> Verdict | None:
     waiting = [r for r, p in ev.ranks.items() if p.stack and not p.busy and waits_for_peers(p.stack)]
     if not busy or len(busy) + len(waiting) < len(ev.ranks) or any(p.still is False for p in busy.values()):
         return None
-    if ev.gpus and all(g.spins for g in ev.gpus):
+    if ev.gpus_spin:
         return _lost_collective(ev)
     sparse, still = all(p.spins for p in busy.values()), all(p.still for p in busy.values())
     if not (sparse or still):
@@ -42,6 +42,22 @@ def busy_wait(ev: Evidence) -> Verdict | None:
         remedy=_without_patches(ev),
         next_probe="" if sparse and still else _tools(ev),
     )
+
+
+def lost_collective(ev: Evidence) -> Verdict | None:
+    """Every GPU waits for a peer, and the ranks for their GPUs: where their Python stands does not matter then.
+
+    The rank that asks the driver for anything, such as loading a kernel, waits there until the GPU is done.
+    """
+    if not _silent_after_weights(ev) or not ev.gpus_spin or not all(p.busy for p in ev.ranks.values()):
+        return None
+    if ev.log and ev.log.summary.stage == "graphs":
+        return None  # a capture has its own rule, and its own patience
+    if any(p.polls for p in ev.ranks.values()) or not any(p.spins for p in ev.ranks.values()):
+        return None
+    if any("custom_all_reduce" in f.file for p in ev.ranks.values() if p.stack for f in p.stack.frames):
+        return None
+    return _lost_collective(ev)
 
 
 def forward_stuck(ev: Evidence) -> Verdict | None:
@@ -72,13 +88,11 @@ def rendezvous(ev: Evidence) -> Verdict | None:
     """Ranks wait for each other before the weights: who is not among them?"""
     if not starting_up(ev) or not ev.log or ev.log.summary.stage != "distributed" or ev.silent_s < patience(ev):
         return None
-    if ev.gpus and all(g.spins for g in ev.gpus):
-        return _lost_collective(ev)
-    inside = [r for r, p in ev.ranks.items() if p.doing == "rendezvous"]
-    outside = [r for r, p in ev.ranks.items() if p.stack and p.doing != "rendezvous"]
+    inside = [r for r, p in ev.ranks.items() if p.stack and waits_for_peers(p.stack)]
+    outside = [r for r, p in ev.ranks.items() if p.stack and r not in inside]
     seen = ev.log.summary.reached.get("distributed-begin", {})
     if not inside or len(outside) != 1:
-        return None
+        return _lost_collective(ev) if ev.gpus_spin else None
     rank = outside[0]
     said = "it has not begun" if f"TP{rank}" not in seen else "it began"
     return Verdict(

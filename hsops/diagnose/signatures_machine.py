@@ -223,6 +223,7 @@ MACHINE = (
         "look for the OOM killer: dmesg -T | grep -i oom; lower the host memory that loading takes",
         "SGLang engine.py; sglang#15235, #37931: SIGKILL is the OOM killer in most reports",
         terminal=True,
+        likes=("rank-killed",),
     ),
     row(
         "tool-blocked-ptrace",

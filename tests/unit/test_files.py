@@ -56,7 +56,7 @@ def fetch_folder(folder: Path) -> None:
 READERS: dict[str, Callable[[Path], object]] = {
     "verify": lambda folder: verify(folder, None, ignore),
     "fetch": fetch_folder,
-    "diagnose --log": lambda folder: _of_log(folder / MANIFEST, None),
+    "diagnose --log": lambda folder: _of_log(folder / MANIFEST, None, None, ignore),
 }
 
 

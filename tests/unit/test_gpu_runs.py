@@ -1,0 +1,129 @@
+"""Recorded runs of a real SGLang on H200s, kept as bundles in ``tests/cases/gpu``: right from everything, and from the
+log alone right or open.
+
+SGLang 0.5.12.post1, two GPUs, several servers at once. The state is that of one look; of the hangs (D, G, R0) the log
+goes on to the moment before they were ended, with good runs of the same machine as baseline.
+"""
+
+from __future__ import annotations
+
+import tarfile
+
+import pytest
+
+from hsops.diagnose import Verdict, judge
+from hsops.diagnose.bundle import unpack
+from hsops.diagnose.evidence import Evidence
+from hsops.diagnose.reading import from_log
+from hsops.diagnose.taxonomy import MOVING, UNKNOWN
+from tests.diagnose_cases import CASES
+
+FOLDER = CASES / "gpu"
+FOUND = {  # run -> class and rank from all that was seen, and what the log alone may say
+    "A-healthy": ("healthy", None, {"healthy-slow-start"}),
+    "Agraph-healthy": ("healthy", None, {"healthy-slow-start"}),
+    "G0-healthy": ("healthy", None, {"healthy-slow-start"}),
+    "B2": ("aux-hidden-not-captured", 0, {"aux-hidden-not-captured"}),
+    "C-stopped": ("rank-stopped", 0, {"loading"}),
+    "C-stopped-healthy": ("rank-stopped", 0, {"health-false-negative-under-load"}),
+    "D-later": ("warmup-deadlock-busy-wait", None, {UNKNOWN}),
+    "E1": ("rank-killed", 0, {"scheduler-killed-oom"}),
+    "E5-main": ("launcher-killed", None, {"launcher-killed"}),
+    "F1-alive": ("port-in-use", None, {"port-in-use"}),
+    "F2-high": ("cuda-oom-kv", 0, {"cuda-oom-kv"}),
+    "F2-low": ("cuda-oom-kv", 0, {"cuda-oom-kv"}),
+    "F3": ("model-path-missing", None, {"model-path-missing"}),
+    "G-later": ("rank-never-joined", 1, {UNKNOWN}),
+    "R0-later": ("collective-mismatch", None, {UNKNOWN}),
+}
+
+
+def evidence(run: str) -> Evidence:
+    """What a run's bundle holds."""
+    return unpack((FOLDER / f"{run}.bundle").read_bytes(), name=run)
+
+
+def of_log(run: str) -> Verdict:
+    """The verdict by the run's log and nothing else."""
+    with tarfile.open(FOLDER / f"{run}.bundle") as tar:
+        file = tar.extractfile("head.log")
+        assert file
+        return judge(from_log("server.log", file.read()))
+
+
+def test_every_bundle_has_its_verdict() -> None:
+    """None lies there unread."""
+    assert {path.stem for path in FOLDER.glob("*.bundle")} == set(FOUND)
+
+
+@pytest.mark.parametrize("run", FOUND)
+def test_class_and_rank_from_everything(run: str) -> None:
+    """The class and the rank that was made to fail."""
+    verdict = judge(evidence(run))
+
+    assert (verdict.name, verdict.rank) == FOUND[run][:2]
+
+
+@pytest.mark.parametrize("run", FOUND)
+def test_the_log_alone_says_what_it_can(run: str) -> None:
+    """The same class, or the class among the alternatives, or nothing bad of what a log cannot tell from slow."""
+    verdict, (name, rank, may) = of_log(run), FOUND[run]
+
+    assert verdict.name in may
+    assert name in (verdict.name, *verdict.alternatives) or verdict.name in MOVING
+    assert verdict.rank in (None, rank)
+
+
+def test_an_idle_scheduler_at_full_cpu_is_healthy() -> None:
+    """101 % of a core, as a busy loop has; 23,000 system calls a second, which a busy loop has not."""
+    seen, spins = evidence("A-healthy").ranks[0], evidence("D-later").ranks[0]
+
+    assert seen.activity and seen.activity.cpu > 100 and seen.polls and not seen.spins
+    assert spins.activity and spins.activity.cpu > 100 and spins.spins
+
+
+def test_a_taken_port_hangs_and_is_told_as_a_port() -> None:
+    """The launcher waits for its warm-up thread, the scheduler takes a core, /health of the stranger times out."""
+    seen = evidence("F1-alive")
+    verdict = judge(seen)
+
+    assert seen.alive and seen.ranks[0].busy and str(seen.health) == "timeout"
+    assert (verdict.name, verdict.hung) == ("port-in-use", False)
+
+
+def test_gpus_at_full_load_and_idle_power_are_a_collective_mismatch() -> None:
+    """Rank 0 stands in a compiler's frames: the driver lets it load no kernel while the collective waits."""
+    seen = evidence("R0-later")
+
+    assert seen.gpus_spin and seen.ranks[0].doing == "jit"
+    assert all(rank.trace and rank.trace.rate < 3 for rank in seen.ranks.values())
+
+
+def test_a_neighbours_gpu_load_is_not_ours() -> None:
+    """While rank 1 did not join, another server's collective held both GPUs at 100 %."""
+    seen = evidence("G-later")
+
+    assert all(gpu.spins for gpu in seen.gpus) and not seen.gpus_spin
+
+
+def test_compile_workers_do_not_count_as_compilers() -> None:
+    """After its first batch torch keeps dozens of them: a healthy server has them too."""
+    seen = evidence("A-healthy")
+
+    assert sum(p.role == "compile-worker" for p in seen.processes) > 20 and seen.compilers == ()
+
+
+def test_exit_codes_do_not_decide() -> None:
+    """A launcher that was killed and one that ended itself over an exception both left by SIGKILL."""
+    killed, raised = evidence("E5-main"), evidence("B2")
+
+    assert killed.run and killed.run.exit and raised.run and raised.run.exit
+    assert killed.run.exit.signal == raised.run.exit.signal == "SIGKILL"
+    assert judge(killed).name != judge(raised).name
+
+
+def test_lines_of_health_probes_do_not_break_a_silence() -> None:
+    """Half of D's log answers health probes: it has been silent since the warm-up began."""
+    log = evidence("D-later").log
+
+    assert log and log.answers > 50 and log.silent_s and log.silent_s > 20
