@@ -82,10 +82,11 @@ fidelity: setup ## a thousand prompts on real servers, row by row: half an hour
 gpu-bundle: setup ## .gpu/site.tar.xz: SGLang with CUDA kernels, for a GPU machine without a package index
 	$(BIN)/python tests/gpu/bundle.py
 
-gpu: ## on a GPU machine with the bundle: what capture costs, from which rate on, and (two GPUs) that ranks agree
+gpu: ## on a GPU machine with the bundle: what capture costs, from which rate on, and (two GPUs) that ranks agree and what diagnose says of hangs
 	tests/gpu/run.sh cost
 	tests/gpu/run.sh knee
 	tests/gpu/run.sh ranks
+	tests/gpu/run.sh hangs
 
 models-table: setup ## renew docs/reference/models.md from the wheels of every supported SGLang
 	$(BIN)/python scripts/models_table.py

@@ -3,13 +3,14 @@
     python tests/gpu/bundle.py [FOLDER]
 
 Downloads what ``packages.txt`` pins for CPython 3.12 on x86-64, leaves out what a Hopper card and this test do not need
-(kernels for other cards, FlashAttention, 1.1 GB of 1.2) and packs it as ``site.tar.xz``. FlashInfer, whose
-fused all-reduce two ranks need and nothing else, is an archive of its own, built on that machine when it is first used.
-Prints the sizes; fails when both together are larger than ``LIMIT``.
+(kernels for other cards, FlashAttention, 1.1 GB of 1.2) and packs it as ``site.tar.xz``. FlashInfer, whose fused
+all-reduce two ranks need and nothing else, is an archive of its own, built on that machine when it is first used. So is
+Debian's strace, where ``apt-get`` is there to fetch it. Prints the sizes; fails when all are larger than ``LIMIT``.
 """
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -21,6 +22,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 LIMIT = 56 << 20  # bytes: what fits beside the repository in one carry of 64 MiB
 FLASHINFER = "flashinfer_python==0.6.11.post1"  # what sglang 0.5.12.post1 asks for
+TOOLS = ("strace", "libunwind8")
 PLATFORMS = ("manylinux_2_34", "manylinux_2_28", "manylinux_2_27", "manylinux_2_17", "manylinux2014", "manylinux1")
 LEFT_OUT = (
     "sgl_kernel/flash_ops",  # FlashAttention: 1 GB
@@ -39,7 +41,8 @@ def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     site = _archive(folder / "site.tar.xz", ("--requirement", str(HERE / "packages.txt")))
     flashinfer = _archive(folder / "flashinfer.tar.xz", (FLASHINFER,))
-    if site + flashinfer > LIMIT:
+    tools = _tools(folder / "tools.tar.xz") if shutil.which("apt-get") else 0
+    if site + flashinfer + tools > LIMIT:
         sys.exit(f"larger than {LIMIT / 2**20:.0f} MiB: leave out more (LEFT_OUT)")
 
 
@@ -54,6 +57,21 @@ def _archive(archive: Path, wanted: tuple[str, ...]) -> int:
         unpacked = sum(path.stat().st_size for path in site.rglob("*") if path.is_file())
     size = archive.stat().st_size
     print(f"{archive}: {size / 2**20:.1f} MiB, unpacked {unpacked / 2**20:.0f} MiB")
+    return size
+
+
+def _tools(archive: Path) -> int:
+    """strace and the libraries that it needs beside libc, as one folder; returns the archive's bytes."""
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run(["apt-get", "download", "-q", *TOOLS], cwd=folder, check=True, timeout=300)
+        for package in Path(folder).glob("*.deb"):
+            subprocess.run(["dpkg", "-x", package, f"{folder}/all"], check=True, timeout=60)
+        wanted = [*Path(folder, "all/usr/bin").glob("strace"), *Path(folder, "all/usr/lib").glob("*/lib*.so*")]
+        with tarfile.open(archive, "w:xz") as packed:
+            for path in sorted(wanted):
+                packed.add(path, f"tools/{path.name}", filter=_plain)
+    size = archive.stat().st_size
+    print(f"{archive}: {size / 2**20:.1f} MiB")
     return size
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[1]
-SITE, FLASHINFER = REPOSITORY / ".gpu/site.tar.xz", REPOSITORY / ".gpu/flashinfer.tar.xz"
+SITE, FLASHINFER, TOOLS = (REPOSITORY / ".gpu" / f"{name}.tar.xz" for name in ("site", "flashinfer", "tools"))
 HOME = Path(os.environ.get("HSOPS_GPU_HOME", "/tmp/hsops-gpu"))
 PYTHON = HOME / "venv/bin/python"
 INVENTORY = HOME / "inventory.yaml"
@@ -70,6 +70,7 @@ def prepare(*, flashinfer: bool = False) -> None:
         (site / "machine.pth").write_text("\n".join(parent) + "\n")  # after its own, so that the archive's come first
     (site,) = (HOME / "venv/lib").glob("python*/site-packages")
     shutil.copytree(HERE / "standins", site, dirs_exist_ok=True)
+    _tools(site)
     if flashinfer:
         shutil.rmtree(site / "flashinfer")
         with tarfile.open(FLASHINFER) as archive:
@@ -80,7 +81,22 @@ def prepare(*, flashinfer: bool = False) -> None:
         subprocess.run(["mount", "-o", "remount,size=96G", "/dev/shm"], check=False, timeout=10)
 
 
-def write_inventory(servers: list[Server], boundaries: list[int], final: str = "pre-norm") -> None:
+def _tools(site: Path) -> None:
+    """What looks into processes, beside the interpreter and on PATH: py-spy, and strace if it was carried."""
+    for found in site.glob("py_spy-*.data/scripts/py-spy"):
+        shutil.copy(found, PYTHON.parent)
+        (PYTHON.parent / "py-spy").chmod(0o755)
+    if TOOLS.exists():
+        with tarfile.open(TOOLS) as archive:
+            archive.extractall(HOME, filter="data")
+        strace = PYTHON.parent / "strace"
+        strace.write_text(f'#!/bin/sh\nLD_LIBRARY_PATH={HOME}/tools exec {HOME}/tools/strace "$@"\n')
+        strace.chmod(0o755)
+
+
+def write_inventory(
+    servers: list[Server], boundaries: list[int], final: str = "pre-norm", patches: tuple[str, ...] = ("hs-dump",)
+) -> None:
     """inventory.yaml with this machine as its only host, and a model folder a server."""
     profiles = {}
     for server in servers:
@@ -94,7 +110,7 @@ def write_inventory(servers: list[Server], boundaries: list[int], final: str = "
             "port": "auto",
             "env": {**ENVIRONMENT, **(server.env or {})},
             "args": {**BASE_ARGS, **(server.args or {})},
-            "patches": ["hs-dump"],
+            "patches": list(patches),
         }
     here = {"ssh": "local", "python": str(PYTHON), "state_dir": str(HOME / "state"), "dumps": str(DUMPS)}
     whole = {
@@ -109,7 +125,8 @@ def write_inventory(servers: list[Server], boundaries: list[int], final: str = "
 def hsops(*words: str, timeout: float = 300.0, ok: tuple[int, ...] = (0,)) -> dict[str, Any]:
     """One command with --json; returns its envelope. Its messages go where ours go."""
     command = [str(PYTHON), "-m", "hsops", "--inventory", str(INVENTORY), "--json", *words]
-    environ = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    path = f"{PYTHON.parent}:{os.environ['PATH']}"
+    environ = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PATH": path}
     done = subprocess.run(command, stdout=subprocess.PIPE, env=environ, timeout=timeout, check=False)
     if done.returncode not in ok:
         sys.exit(f"hsops {' '.join(words)}: exit {done.returncode}\n{done.stdout.decode()[-4000:]}")

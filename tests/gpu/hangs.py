@@ -1,0 +1,254 @@
+"""Real servers on GPUs that hang and die in known ways: what does ``hsops diagnose`` say, and when?
+
+Run through ``tests/gpu/run.sh hangs`` on two GPUs. Writes ``hangs.json`` and the evidence of every verdict
+(``evidence.tar``) into the folder given. A state is looked at again and again until something is said of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import sys
+import tarfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.gpu import deeds, drive, machine
+from tests.gpu.models import deepseek
+from tests.hangs import control
+from tests.hangs.cases import FINE, LOOP, MISMATCH, SPINS, Case
+
+CONFIG = deepseek(4, heads=16, width=512, dense=4096, vocabulary=8192)
+REACHED_S, SAID_S, AGAIN_S = 150.0, 100.0, 2.0
+EVIDENCE = machine.HOME / "evidence"
+TWO, TP1 = 2, 1
+
+UP = (
+    Case("lock", "distributed", TP1, ("rank-never-joined",), TP1),
+    Case("SIGSTOP", "kv-cache", TP1, ("rank-stopped",), TP1),
+    Case("spin", "warm-up", TP1, SPINS, TP1),
+    Case("SIGKILL", "serving", TP1, ("rank-killed",), TP1, ends=True),
+)
+SERVING = (
+    Case("SIGSTOP", "serving", TP1, ("rank-stopped",), TP1),
+    Case("spin", "forward", TP1, LOOP, TP1),
+    Case("kernel", "forward", TP1, LOOP, TP1),
+    Case("all-reduce", "forward", 0, MISMATCH, ends=True),
+)
+KILLED = (Case("SIGKILL", "weights", TP1, ("rank-killed",), TP1, ends=True),)
+PORT = (Case("port", "kv-cache", 0, ("port-in-use",), ends=True),)
+PATH = (Case("path", "start", 0, ("model-path-missing",), ends=True),)
+MEMORY = (Case("memory", "start", 0, ("cuda-oom-kv", "cuda-oom-weights", "cuda-oom-graph-capture"), ends=True),)
+
+
+class Subject:
+    """A server, what is done to it and what is said of it."""
+
+    def __init__(self, name: str, tp: int, cases: tuple[Case, ...], **args: Any) -> None:
+        self.name, self.tp, self.cases = name, tp, cases
+        self.orders = machine.HOME / "orders" / name
+        env = {k: v for k, v in os.environ.items() if k.startswith(("NCCL_", "TORCH_SYMM_MEM_", "NVSHMEM_"))}
+        env[control.VARIABLE] = str(self.orders)
+        self.server = machine.Server(name, CONFIG, tp=tp, args=args, env=env)
+        self.told: list[dict[str, Any]] = []
+
+    def story(self) -> None:
+        """All of its states; whatever breaks is told and costs this server's only."""
+        self.orders.mkdir(parents=True, exist_ok=True)
+        try:
+            self._story()
+        except BaseException:
+            self.told.append({"case": "harness", "right": False, "summary": traceback.format_exc()[-1500:]})
+        finally:
+            for path in self.orders.iterdir():
+                path.unlink(missing_ok=True)
+            stopped = machine.hsops("stop", self.name, ok=(0, 1, 3))["data"]["stopped"]
+            self.told.append({"case": "stop", "right": True, "proof": [one["proof"] for one in stopped]})
+
+    def _story(self) -> None:
+        up = [case for case in self.cases if case.place in ("distributed", "weights", "kv-cache", "warm-up")]
+        for case in up:
+            held = case.deed.startswith("SIG") or case.deed == "port"
+            self.order(case.at, case.who, "lock" if held else case.deed)
+        began = time.monotonic()
+        words = (
+            ("launch", self.name) if up or self.cases[0].place == "start" else ("launch", self.name, "--wait-healthy")
+        )
+        launched = machine.hsops(*words, ok=(0, 1, 3, 4, 5, 6, 7))
+        self.told.append({"case": "launch", "right": True, "s": _since(began), "errors": launched["errors"]})
+        if self.cases is PATH:  # hsops refuses to launch what is not there
+            shutil.rmtree(machine.HOME / "models" / self.name)
+        for case in self.cases:
+            with self.state(case):
+                self.judge(case)
+            if not case.ends:
+                self.fine("idle" if case.place == "serving" else "")
+
+    @contextmanager
+    def state(self, case: Case) -> Iterator[None]:
+        """Bring it into the state, and out of it."""
+        with contextlib.ExitStack() as stack:
+            if case.place in ("forward", "loop"):
+                self.until(self.answers, "healthy")
+                self.order(case.at, case.who, case.deed)
+                threading.Thread(target=self.ask, daemon=True).start()
+                self.until(lambda: self.inside(case), case.id)
+            elif case.place == "serving":
+                self.until(self.answers, "healthy")
+            elif case.place != "start":
+                self.until(lambda: self.inside(case), case.id)
+            if case.deed == "port":
+                stack.enter_context(self.port_taken())
+                self.release(case.at)
+            elif case.deed.startswith("SIG"):
+                pid = int(self.run()["rank_pids"][f"TP{case.who}"])
+                os.kill(pid, getattr(signal, case.deed))
+                stack.callback(_go_on, pid)
+            yield
+        self.release(case.at)
+
+    def judge(self, case: Case) -> None:
+        """Looks until one is neither "on its way" nor "unknown", or the time is over; the last one is kept."""
+        began, keep = time.monotonic(), EVIDENCE / f"{self.name}-{case.id}"
+        looks = 0
+        while True:
+            seen = self.look("--save", str(keep))
+            looks += 1
+            if seen["class"] not in (*FINE, "unknown") or time.monotonic() - began > SAID_S:
+                break
+            time.sleep(AGAIN_S)
+        right = seen["class"] in case.classes and seen["rank"] == case.rank
+        wanted = f"{' or '.join(case.classes)}{'' if case.rank is None else f' of TP{case.rank}'}"
+        self.tell({"case": case.id, "right": right, "wanted": wanted, "after_s": _since(began), "looks": looks, **seen})
+
+    def fine(self, how: str) -> None:
+        """It is well again; a look at it while it is idle or loaded must not say otherwise."""
+        if not how:
+            return
+        self.until(self.answers, "healthy")
+        for state in ("idle", "loaded"):
+            over = threading.Event()
+            if state == "loaded":
+                threading.Thread(target=self._load, args=(over,), daemon=True).start()
+                time.sleep(2)
+            seen = self.look()
+            over.set()
+            self.tell({"case": state, "right": seen["class"] in FINE, "wanted": "well", **seen})
+
+    def tell(self, seen: dict[str, Any]) -> None:
+        """Keep, and show."""
+        self.told.append(seen)
+        print(f"{self.name}: {json.dumps(seen)}", flush=True)
+
+    def look(self, *words: str) -> dict[str, Any]:
+        """One diagnosis."""
+        data = machine.hsops("diagnose", self.name, *words, ok=tuple(range(9)))["data"]
+        verdict = data["verdict"]
+        return {**{k: verdict[k] for k in ("class", "rank", "confidence", "summary")}, "took_s": data.get("took_s")}
+
+    def run(self) -> dict[str, Any]:
+        """Its record."""
+        runs: list[dict[str, Any]] = machine.hsops("status", ok=tuple(range(9)))["data"]["runs"]
+        return next(run for run in runs if run["server"] == self.name)
+
+    def answers(self) -> bool:
+        """A token comes back."""
+        try:
+            drive._post(int(self.run()["port"]), drive._body([5, 6, 7], "plain"))
+        except (OSError, RuntimeError):
+            return False
+        return True
+
+    def ask(self) -> None:
+        """One request; whatever becomes of it."""
+        with contextlib.suppress(OSError, RuntimeError):
+            drive._post(int(self.run()["port"]), drive._body(list(range(3, 303)), "plain"))
+
+    def _load(self, over: threading.Event) -> None:
+        port, body = int(self.run()["port"]), drive._body(list(range(3, 2003)), "plain")
+        with contextlib.suppress(OSError, RuntimeError):
+            while not over.is_set():
+                drive._post(port, body)
+
+    def order(self, place: str, who: int | str, deed: str) -> None:
+        """Lay an order, whole."""
+        part = self.orders / f".{place}"
+        part.write_text(f"TP{who} {deed}\n")
+        part.rename(self.orders / place)
+
+    def release(self, place: str) -> None:
+        """Take an order back."""
+        (self.orders / place).unlink(missing_ok=True)
+
+    def inside(self, case: Case) -> bool:
+        """The rank is where it hangs."""
+        path = self.orders / f"TP{case.who}.in"
+        return path.exists() and path.read_text() == case.at
+
+    @contextmanager
+    def port_taken(self) -> Iterator[None]:
+        """Somebody else listens on its port."""
+        with socket.socket() as other:
+            other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            other.bind(("127.0.0.1", int(self.run()["port"])))
+            other.listen()
+            yield
+
+    def until(self, happened: Callable[[], bool], what: str) -> None:
+        """Wait for it."""
+        deadline = time.monotonic() + REACHED_S
+        while not happened():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{self.name}: not {what} after {REACHED_S:.0f} s")
+            time.sleep(0.3)
+
+
+def main(out: Path) -> None:
+    """All servers beside each other; the one that takes all memory afterwards."""
+    machine.prepare()
+    (site,) = (machine.HOME / "venv/lib").glob("python*/site-packages")
+    deeds.install(site)
+    EVIDENCE.mkdir(exist_ok=True)
+    small = {"mem-fraction-static": 0.3, "max-total-tokens": 65536}
+    subjects = [
+        Subject("up", TWO, UP, **small),
+        Subject("serving", TWO, SERVING, **small),
+        Subject("killed", TWO, KILLED, **small),
+        Subject("port", 1, PORT, **small),
+        Subject("path", 1, PATH, **small),
+    ]
+    alone = [Subject("memory", 1, MEMORY, **{"mem-fraction-static": 0.999, "max-total-tokens": 1 << 30})]
+    machine.write_inventory([one.server for one in (*subjects, *alone)], [1, 2, 3], patches=())
+    for together in (subjects, alone):
+        with ThreadPoolExecutor(len(together)) as pool:
+            list(pool.map(Subject.story, together))
+        (out / "hangs.json").write_text(json.dumps({one.name: one.told for one in [*subjects, *alone]}, indent=1))
+    with tarfile.open(out / "evidence.tar", "w") as archive:
+        archive.add(EVIDENCE, "evidence")
+        for path in machine.HOME.glob("state/runs/*/server.log"):
+            archive.add(path, f"logs/{path.parent.name}.log")
+    states = [seen for one in [*subjects, *alone] for seen in one.told if "wanted" in seen]
+    print(f"{sum(seen['right'] for seen in states)} of {len(states)} right", flush=True)
+
+
+def _go_on(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGCONT)
+
+
+def _since(began: float) -> float:
+    return round(time.monotonic() - began, 1)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
