@@ -19,6 +19,7 @@ from hsops.agent import procs
 from hsops.agent.protocol import Refusal
 
 TTL_S = 30.0
+_KNOWN = 16  # holders whose lock was taken away that a lease remembers; one asks within a second or so
 _END_S = 5.0  # for a killed process to be gone; one that waits for a dead disk stays longer
 _TEMPORARY = ".hsops-tmp-"
 _TOLD = ("n", "who", "pid", "command", "what", "reason", "taken", "agent", "ttl")
@@ -109,11 +110,21 @@ def age(lease: dict[str, Any]) -> float:
     return abs(time.time() - float(lease["renewed"]))
 
 
-def fresh(n: int, asked: dict[str, Any]) -> dict[str, Any]:
-    """A lease that this process works under."""
+def fresh(before: dict[str, Any] | None, asked: dict[str, Any]) -> dict[str, Any]:
+    """The lease after ``before``, which this process works under; it remembers from whom it took the lock."""
     said = {name: asked[name] for name in ("token", "who", "pid", "command", "what", "reason")}
     ttl = min(max(float(asked.get("ttl", TTL_S)), 0.5), 600.0)
-    return {"n": n, **said, "ttl": ttl, "taken": time.time(), "free": False, **now(), **worker()}
+    held = before or {"n": 0, "free": True}
+    lost = held.get("lost", [])
+    if not held.get("free"):
+        lost = [*lost, [held.get("token"), f"{said['who']} took it with {said['command']!r}"]][-_KNOWN:]
+    n = held["n"] + 1
+    return {"n": n, **said, "ttl": ttl, "taken": time.time(), "free": False, "lost": lost, **now(), **worker()}
+
+
+def taker(lease: dict[str, Any] | None, token: str) -> str:
+    """Who took the lock from the command of ``token``, in words; empty: nobody, as far as ``lease`` remembers."""
+    return next((words for held, words in (lease or {}).get("lost", []) if held == token), "")
 
 
 def now() -> dict[str, Any]:

@@ -26,6 +26,7 @@ from hsops.agent.protocol import Refusal, emit
 WAIT_S = 10.0
 _BEAT_S = 2.0
 STEP_S = 600.0  # one step of a change on a slow disk; what takes longer stands still
+_TAKEN_S = 1.0  # whoever ends a holder's process claims the lock only when that is gone
 _LOOK_S = 5.0  # for those that only look, which takes them milliseconds
 
 
@@ -194,18 +195,21 @@ def _other(params: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def show(params: dict[str, Any]) -> dict[str, Any]:
-    """Verb ``lock-show``. ``params``: optional ``lock.token`` of a command whose verb ended, and ``lock.since_s``, how
-    many seconds ago that verb began.
+    """Verb ``lock-show``. ``params``: optional ``lock.token`` of a command whose verb ended without an answer.
 
     Result: ``holder``: told or null; what has expired is told too, by its ``state``. ``taken``: who took the lock from
-    that command meanwhile, in words; empty when nobody did.
+    that command, in words; empty when nobody did.
     """
-    _, lease = leases.current(leases.folder_of(params["state_dir"]))
+    folder, token = leases.folder_of(params["state_dir"]), (params.get("lock") or {}).get("token")
+    until = time.monotonic() + _TAKEN_S
+    while True:
+        _, lease = leases.current(folder)
+        ours = lease and token and lease.get("token") == token
+        if not ours or leases.state_of(lease) != "expired" or time.monotonic() > until:
+            break
+        time.sleep(0.01)
     there = leases.told(lease) if lease and leases.state_of(lease) != "free" else None
-    said = params.get("lock") or {}
-    since = time.time() - float(said.get("since_s", 0.0))
-    lost = lease and lease.get("token") != said.get("token") and lease["taken"] >= since
-    return {"holder": there, "taken": _taker(lease, said["token"]) if lost and "token" in said else ""}
+    return {"holder": there, "taken": leases.taker(lease, token) if token else ""}
 
 
 def evict(params: dict[str, Any]) -> dict[str, Any]:
@@ -255,17 +259,17 @@ def _tell(params: dict[str, Any], action: str, lease: dict[str, Any]) -> None:
 
 def _void(folder: str, lease: dict[str, Any], params: dict[str, Any]) -> bool:
     """Put a lease that nobody holds above ``lease``; False when another one is there by now."""
-    return leases.claim(folder, {**leases.fresh(lease["n"] + 1, asked(params)), "agent": None, "free": True})
+    return leases.claim(folder, {**leases.fresh(lease, asked(params)), "agent": None, "free": True})
 
 
 def _take(folder: str, asked: dict[str, Any]) -> Held:
     until = _Patience(float(asked.get("wait", WAIT_S)))
     while True:
-        n, lease = leases.current(folder)
+        _, lease = leases.current(folder)
         state = leases.state_of(lease)
         before = lease if state == "expired" else None
         if state != "held" and _ended(before, asked):
-            mine = leases.fresh(n + 1, asked)
+            mine = leases.fresh(lease, asked)
             if leases.claim(folder, mine):
                 return Held(folder, mine, before)
             continue  # somebody else was faster
@@ -350,4 +354,4 @@ def _lost(folder: str, mine: dict[str, Any]) -> Refusal:
 def _taker(lease: dict[str, Any] | None, token: str) -> str:
     if lease is None or lease.get("token") == token:
         return "it expired"
-    return f"{lease['who']} took it with {lease.get('command')!r}"
+    return leases.taker(lease, token) or f"{lease['who']} took it with {lease.get('command')!r}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -15,7 +14,6 @@ from hsops.remote.agent import Agent
 from hsops.remote.me import myself
 
 TTL_S = 30.0
-_CLOCK_S = 1.0  # by which the host's wall clock may be set back while a verb works
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,21 +88,19 @@ class Lock:
         said = {**self._said, "what": what, "keep": keep, "force": beside, "held": self._kept}
         deadline = patient(deadline, self.agent)
         self._kept = False  # an error gives it back
-        began = time.monotonic()
         try:
             result = self.agent.call(verb, deadline=deadline, lock=said, **params)
         except AgentError as error:
             raise explained(error, "; in an emergency: hsops stop --force" if verb == "run-stop" else "") from None
         except RemoteError as error:
-            raise self._evicted(time.monotonic() - began) or error from None
+            raise self._evicted() or error from None
         self._kept = keep
         return result
 
-    def _evicted(self, seconds: float) -> LockedError | None:
-        """Why the verb, begun ``seconds`` ago, ended without an answer, when somebody ended it to take the lock."""
+    def _evicted(self) -> LockedError | None:
+        """Why a verb ended without an answer, when somebody ended it to take the lock."""
         with suppress(HsopsError):
-            asked = {**self._said, "since_s": seconds + _CLOCK_S}
-            if by := self.agent.call("lock-show", deadline=QUICK, lock=asked)["taken"]:
+            if by := self.agent.call("lock-show", deadline=QUICK, lock=self._said)["taken"]:
                 return _lost(f"the host's lock was lost: {by}; its process there was ended", self.agent.host.name)
         return None
 

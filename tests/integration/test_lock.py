@@ -298,7 +298,7 @@ def test_a_holder_elsewhere_stops_at_its_next_step(step: int, state_dir: str, tm
         def fence() -> None:
             left[0] -= 1
             if left[0] == 0:
-                next_lease = leases.fresh(mine.lease["n"] + 1, {**mine.lease, "token": "other", "who": "bob@box"})
+                next_lease = leases.fresh(mine.lease, {**mine.lease, "token": "other", "who": "bob@box"})
                 assert leases.claim(mine.folder, next_lease)
             mine.check()
 

@@ -52,7 +52,7 @@ def stuck(state_dir: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[subproces
     process = subprocess.Popen(["sleep", "600"])
     found = procs.look(process.pid)
     assert found
-    lease = leases.fresh(1, lock.asked({"lock": {"who": "bob@box", "token": "bob"}}))
+    lease = leases.fresh(None, lock.asked({"lock": {"who": "bob@box", "token": "bob"}}))
     assert leases.claim(leases.folder_of(state_dir), {**lease, "agent": [process.pid, found.start], "clock": -1e9})
     monkeypatch.setattr(procs, "send", lambda *_: True)
     monkeypatch.setattr(leases, "_END_S", 0.0)
@@ -269,6 +269,59 @@ def renewed(state_dir: str) -> float:
     _, lease = leases.current(leases.folder_of(state_dir))
     assert lease
     return float(lease["renewed"])
+
+
+def asked(state_dir: str, token: str, who: str = "") -> dict[str, Any]:
+    """The parameters of a verb of ``who``."""
+    return {"state_dir": state_dir, "lock": {"token": token, "who": who or f"{token}@box", "command": token, "wait": 0}}
+
+
+def expire(state_dir: str) -> None:
+    """The lease that counts is of a process that is gone."""
+    folder = leases.folder_of(state_dir)
+    n, lease = leases.current(folder)
+    assert lease
+    os.replace(leases.write(folder, {**lease, "free": False, "agent": [1, -1]}), leases.path(folder, n))
+
+
+def test_who_lost_the_lock_is_told_by_whom_it_was_taken(state_dir: str) -> None:
+    """By the command's token, however many had it since, whatever the clock says; who gave it back lost nothing."""
+    with lock.held(asked(state_dir, "ann")):
+        pass
+    expire(state_dir)
+    lock.evict({**asked(state_dir, "bob"), "n": 1})
+    for token in ("cy", "dan"):
+        with lock.held(asked(state_dir, token)):
+            pass
+
+    told = {token: lock.show(asked(state_dir, token))["taken"] for token in ("ann", "bob", "cy", "dan", "eve")}
+
+    assert told == {"ann": "bob@box took it with 'bob'", "bob": "", "cy": "", "dan": "", "eve": ""}
+
+
+def test_who_lost_the_lock_is_remembered_for_a_while_not_for_ever(state_dir: str) -> None:
+    """A lease stays a small file."""
+    for i in range(40):
+        with lock.held(asked(state_dir, f"t{i}")):
+            pass
+        expire(state_dir)
+    with lock.held(asked(state_dir, "last")) as mine:
+        assert mine.lease and len(mine.lease["lost"]) == leases._KNOWN
+    assert lock.show(asked(state_dir, "t39"))["taken"] == "last@box took it with 'last'"
+
+
+def test_a_command_that_asks_before_its_ender_has_claimed_is_told_all_the_same(state_dir: str) -> None:
+    """Whoever takes an expired lock first ends its process, whose client may ask at once."""
+    with lock.held(asked(state_dir, "ann")):
+        pass
+    expire(state_dir)
+    found: list[str] = []
+    looking = threading.Thread(target=lambda: found.append(lock.show(asked(state_dir, "ann"))["taken"]))
+    looking.start()
+    lock.evict({**asked(state_dir, "bob"), "n": 1})
+    looking.join(30)
+
+    assert found == ["bob@box took it with 'bob'"]
 
 
 def wait_for(done: Callable[[], bool]) -> None:
