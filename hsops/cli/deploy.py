@@ -89,11 +89,11 @@ def put(session: Session, wish: Wish = Wish()) -> Outcome:
     wish, calls = deploy_plans.kept(session, wish) if wish.plan else (wish, deploy_plans.planned(session, wish))
     for host in list(calls)[: wish.parallel]:
         session.agent(host).begin("patch-inspect", "run-list")  # the hosts' work goes on while the rest is loaded here
-    from hsops.cli import rollout
+    from hsops.cli import gatekeeper
     from hsops.render import deploy as render
     from hsops.render.hosts import together
 
-    looked = rollout.look(session, calls, wish.parallel)
+    looked = gatekeeper.look(session, wish, calls)
     rows = looked.all_rows
     if wish.status:
         return looked.outcome(render.data(rows), render.status_lines(rows))
@@ -134,7 +134,7 @@ def _carry_out(session: Session, looked: rollout.Looked, wish: Wish) -> Outcome:
     from hsops.render import deploy as render
 
     aim = "absent" if wish.revert else "applied"
-    rolled = rollout.change(session, looked, partial(_on_host, session, wish), aim=aim, at_most=wish.parallel)
+    rolled = rollout.change(session, looked, partial(_on_host, session, wish, looked), aim=aim, at_most=wish.parallel)
     data = render.data(rolled.rows, with_diff=wish.diff)
     if len(looked.order) > 1 or rolled.interrupted:
         return rolled.outcome(data, _again(wish))
@@ -144,13 +144,16 @@ def _carry_out(session: Session, looked: rollout.Looked, wish: Wish) -> Outcome:
     return Outcome(data, list(render.done_lines(rolled.rows, undo=undo)))
 
 
-def _on_host(session: Session, wish: Wish, rows: list[Row]) -> rollout.Changed:
+def _on_host(session: Session, wish: Wish, looked: rollout.Looked, rows: list[Row]) -> rollout.Changed:
     """One host's patches in their order, up to the first that fails."""
+    from hsops.cli import gatekeeper
     from hsops.cli.rollout import Changed
 
     done = list(rows)
-    todo = [i for i, row in enumerate(rows) if row.plan.needed]
     try:
+        rows = gatekeeper.tried(session, wish, looked, rows)
+        done = list(rows)
+        todo = [i for i, row in enumerate(rows) if row.plan.needed]
         with session.lock(rows[0].host) as lock:
             for i in todo:
                 done[i] = replace(rows[i], done=_change(lock, rows[i].plan, wish, keep=i != todo[-1]))

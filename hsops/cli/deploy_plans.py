@@ -14,6 +14,7 @@ from hsops.core.errors import ConfigError, HsopsError, UsageError
 
 if TYPE_CHECKING:
     from hsops.cli.deploy import Wish
+    from hsops.core.inventory import PatchSpec
     from hsops.deploy.plan_file import Entry
     from hsops.deploy.planned import Plan
     from hsops.deploy.targets import Target
@@ -39,19 +40,20 @@ def kept(session: Session, wish: Wish) -> tuple[Wish, dict[str, Callable[[], lis
 
 def _still_so(session: Session, entries: list[Entry], wish: Wish) -> list[Row]:
     from hsops.deploy import do
-    from hsops.deploy.stale import stale_runs
-    from hsops.render.deploy import Row
 
     rows = []
     for entry in entries:
         agent = session.agent(entry.host)
         do.check_fresh(agent, entry.plan)
-        rows.append(Row(entry.host, entry.plan, stale_runs(agent, entry.plan, revert=wish.revert)))
+        rows.append(_row(agent, entry.host, entry.plan, wish))
     return rows
 
 
 def planned(session: Session, wish: Wish) -> dict[str, Callable[[], list[Row]]]:
-    """What makes the plans, by host. Faults of the patches' own files are told first, all of them."""
+    """What makes the plans, by host. Faults of the patches' own files are told first, all of them.
+
+    Of several hosts a script is not run yet: see ``gatekeeper``.
+    """
     targets = _targets(session, wish)
     own = (
         {}
@@ -63,7 +65,23 @@ def planned(session: Session, wish: Wish) -> dict[str, Callable[[], list[Row]]]:
 
         parts.check(list(own.values()), session.inventory_path.parent, session.inventory_fault)
     by_host = {host: list(some) for host, some in groupby(targets, lambda target: target.host.name)}
-    return {host: partial(_rows_of, session, targets, wish) for host, targets in by_host.items()}
+    alone = len(by_host) == 1
+    return {host: partial(_rows_of, session, targets, wish, scripts=alone) for host, targets in by_host.items()}
+
+
+def try_script(session: Session, row: Row, wish: Wish) -> Row:
+    """The row of a script that was not run there yet, when it was."""
+    agent = session.agent(row.host)
+    plan = _own(session, agent, session.inventory.patches[row.plan.patch], wish)
+    return _row(agent, row.host, plan, wish)
+
+
+def check_together(rows: list[Row]) -> None:
+    """No two of one host's patches change one file. Raises as ``plan_edits.check_together``."""
+    if len(rows) > 1:
+        from hsops.deploy import plan_edits
+
+        plan_edits.check_together([row.plan for row in rows])
 
 
 def _targets(session: Session, wish: Wish) -> list[Target]:
@@ -79,40 +97,49 @@ def _targets(session: Session, wish: Wish) -> list[Target]:
     )
 
 
-def _rows_of(session: Session, targets: list[Target], wish: Wish) -> list[Row]:
-    rows = [row for target in targets for row in _rows(session, target, wish)]
-    if len(rows) > 1:
-        from hsops.deploy.plan_edits import check_together
-
-        check_together([row.plan for row in rows])
+def _rows_of(session: Session, targets: list[Target], wish: Wish, *, scripts: bool) -> list[Row]:
+    rows = [row for target in targets for row in _rows(session, target, wish, scripts=scripts)]
+    check_together(rows)
     return rows
 
 
-def _rows(session: Session, target: Target, wish: Wish) -> list[Row]:
-    from hsops.deploy.stale import stale_runs
-    from hsops.render.deploy import Row
-
+def _rows(session: Session, target: Target, wish: Wish, *, scripts: bool) -> list[Row]:
     agent = session.agent(target.host)
     try:
-        plans = _reverts(session, agent, target, wish) if wish.revert else [_wanted(session, agent, target, wish)]
+        if wish.revert:
+            plans = _reverts(session, agent, target, wish)
+        else:
+            plans = [_wanted(session, agent, target, wish, scripts=scripts)]
     except HsopsError as error:
         if not isinstance(error, ConfigError):  # that is of a file here
             error.host = error.host or target.host.name
         raise
-    return [Row(target.host.name, one, stale_runs(agent, one, revert=wish.revert)) for one in plans]
+    return [_row(agent, target.host.name, one, wish) for one in plans]
 
 
-def _wanted(session: Session, agent: Agent, target: Target, wish: Wish) -> Plan:
+def _row(agent: Agent, host: str, plan: Plan, wish: Wish) -> Row:
+    from hsops.deploy.stale import stale_runs
+    from hsops.render.deploy import Row
+
+    return Row(host, plan, stale_runs(agent, plan, revert=wish.revert))
+
+
+def _own(session: Session, agent: Agent, patch: PatchSpec, wish: Wish, *, scripts: bool = True) -> Plan:
+    """Of a patch of any kind but hs-dump."""
+    from hsops.deploy import kinds
+
+    local = kinds.Local(session.inventory_path.parent, session.inventory_fault)
+    if wish.status:
+        return kinds.status(agent, patch, local)
+    return kinds.plan(session.lock(agent.host.name), patch, local, force=wish.force, scripts=scripts)
+
+
+def _wanted(session: Session, agent: Agent, target: Target, wish: Wish, *, scripts: bool) -> Plan:
     from hsops.deploy import do, hook, payload, plan
 
     patch = session.inventory.patches[target.patch]
     if patch.kind != "hs-dump":
-        from hsops.deploy import kinds
-
-        local = kinds.Local(session.inventory_path.parent, session.inventory_fault)
-        if wish.status:
-            return kinds.status(agent, patch, local)
-        return kinds.plan(session.lock(target.host.name), patch, local, force=wish.force)
+        return _own(session, agent, patch, wish, scripts=scripts)
     wanted = payload.build(patch)
     if wanted.place == "source":
         do.expect(agent, target.patch, wanted.files.values())

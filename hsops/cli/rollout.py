@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -37,16 +37,18 @@ class Looked:
     Args:
         order: the hosts.
         rows, failed: by host; each host is in one of them.
+        gate: the host whose turn to run scripts is before all others; empty: no script is to be run.
     """
 
     order: tuple[str, ...]
     rows: dict[str, tuple[Row, ...]]
     failed: dict[str, HsopsError]
+    gate: str = ""
 
     @property
     def first_answered(self) -> bool:
-        """The first host could be looked at."""
-        return self.order[0] in self.rows
+        """The first host could be looked at, and so could the one that runs scripts first."""
+        return self.order[0] in self.rows and (self.gate or self.order[0]) in self.rows
 
     @property
     def todo(self) -> list[str]:
@@ -98,6 +100,17 @@ def look(session: Session, calls: Mapping[str, Callable[[], list[Row]]], at_most
     return Looked(tuple(calls), {host: tuple(rows) for host, rows in found.items()}, failed)
 
 
+def look_again(session: Session, looked: Looked, calls: Mapping[str, Callable[[], list[Row]]], at_most: int) -> Looked:
+    """The same with some hosts looked at once more. Arguments: as of ``ask``."""
+    found, wrong = ask(session, calls, at_most)
+    rows, failed = looked.rows | {host: tuple(some) for host, some in found.items()}, looked.failed | wrong
+    return replace(
+        looked,
+        rows={host: rows[host] for host in looked.order if host not in failed},
+        failed={host: failed[host] for host in looked.order if host in failed},
+    )
+
+
 def ask(
     session: Session, calls: Mapping[str, Callable[[], T]], at_most: int = PARALLEL
 ) -> tuple[dict[str, T], dict[str, HsopsError]]:
@@ -119,8 +132,8 @@ def ask(
 def change(session: Session, looked: Looked, do: Callable[[list[Row]], Changed], *, aim: str, at_most: int) -> Rolled:
     """Change the hosts that need it.
 
-    The first of them goes alone, and the rest begin only if it went well. Nothing is begun when the very first host
-    could not even be looked at.
+    The first of them goes alone, then the one that runs scripts first, and the rest begin only if that went well.
+    Nothing is begun when the very first host could not even be looked at.
 
     Args:
         looked: all hosts.
@@ -131,7 +144,8 @@ def change(session: Session, looked: Looked, do: Callable[[list[Row]], Changed],
     todo, rows = looked.todo if looked.first_answered else [], dict(looked.rows)
     results, interrupted = dict[str, HostOutcome](), False
     watch = _Changes(session, len(todo), looked.rows, aim) if len(looked.order) > 1 else _Quiet(session)
-    for group in (todo[:1], todo[1:]):
+    leaders = [host for host in todo if host in (todo[0], looked.gate)]
+    for group in (*([host] for host in leaders), [host for host in todo if host not in leaders]):
         if interrupted or any(one.error for one in results.values()):
             break
         calls = {host: partial(do, list(rows[host])) for host in group}

@@ -25,8 +25,11 @@ class Local:
     fault: MakeFault
 
 
-def plan(lock: Lock, patch: PatchSpec, local: Local, *, force: bool) -> Plan:
+def plan(lock: Lock, patch: PatchSpec, local: Local, *, force: bool, scripts: bool = True) -> Plan:
     """How to get a patch of any kind but hs-dump onto a host, whose ``lock`` only a script takes.
+
+    Args:
+        scripts: run a script, on a copy; else its plan is ``untried``.
 
     Raises:
         ConfigError: what the inventory names is not there or not what it should be.
@@ -36,6 +39,8 @@ def plan(lock: Lock, patch: PatchSpec, local: Local, *, force: bool) -> Plan:
     facts = do.look_recorded(lock.agent, patch.name, wanted.place, _paths(wanted))
     if facts.recorded.state == "applied" and facts.recorded.identity == wanted.identity:
         return plan_edits.plan(facts, wanted, Made(()))
+    if isinstance(wanted, ScriptParts) and not scripts:
+        return replace(plan_edits.plan(facts, wanted, Made(()), force=force), actions=(), untried=True)
     return plan_edits.plan(facts, wanted, _made(lock, wanted, facts), force=force)
 
 

@@ -63,6 +63,7 @@ class Plan:
         place: where the files lie: ``source``, ``hook``, ``site`` or an absolute folder.
         warnings: what the user should know.
         seen: what the plan rests on.
+        untried: a script's, and it was not run there yet: what it does is not known.
     """
 
     patch: str
@@ -77,6 +78,7 @@ class Plan:
     place: str = "source"
     seen: Seen = field(default_factory=Seen)
     kind: str = "hs-dump"
+    untried: bool = False
 
     @property
     def changes(self) -> int:
@@ -86,7 +88,7 @@ class Plan:
     @property
     def needed(self) -> bool:
         """There is something to do, if only to record files that lie there already."""
-        return bool(self.actions) or bool(self.edits and self.state != "applied")
+        return self.untried or bool(self.actions) or bool(self.edits and self.state != "applied")
 
     def diff(self) -> Iterator[str]:
         """The plan as a unified diff, line by line."""

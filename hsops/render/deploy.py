@@ -52,6 +52,8 @@ def plan_lines(rows: list[Row], *, with_diff: bool = False) -> Iterator[str]:
     for row in rows:
         yield _title(row)
         yield from _actions(row.plan)
+        if row.plan.untried:
+            yield "  script  runs there on a copy once the first host has it"
         yield from (f"  warning: {text}" for text in (*row.plan.warnings, *row.warnings))
         if with_diff:
             yield from row.plan.diff()
@@ -95,6 +97,7 @@ def _entry(row: Row, with_diff: bool) -> dict[str, Any]:
         "actions": [{"kind": a.kind, "path": a.path, "bytes": len(a.after or b"")} for a in plan.actions],
         "warnings": [*plan.warnings, *row.warnings],
         "stale_runs": [asdict(run) for run in row.stale],
+        "untried": plan.untried,
         "done": row.done is not None,
     }
     if row.done:

@@ -30,6 +30,19 @@ while read -r line; do
   printf '%s\\n' "$line"
 done | "$here/venv/bin/python" "$@"
 """
+SCRIPT = "kind: script, run: ./apply.py, files: [sglang/hand.py]"
+# It notes on which host it runs, and which hosts have its file by then; on the host `odd` it does something else.
+APPLY = """\
+import pathlib, sys
+folder = pathlib.Path({folder!r})
+here = pathlib.Path(sys.executable).relative_to(folder).parts[0]
+there = [n for n in "abc" if list((folder / n / "venv").glob("lib/python3*/site-packages/sglang/hand.py"))]
+with (folder / "ran").open("a") as file:
+    print(here, "".join(there), file=file)
+if (folder / here / "broken").exists():
+    sys.exit(3)
+pathlib.Path("sglang/hand.py").write_text("odd = 1\\n" if (folder / here / "odd").exists() else "x = 1\\n")
+"""
 # a change that the host's system refuses
 REFUSE = """\
 mv "$here/state/patches" "$here/state/away" 2>/dev/null
@@ -62,14 +75,14 @@ class Fleet:
         found = [name for name in NAMES if BEGIN in self._registry(name).read_text()]
         return "".join(found)
 
-    def start(self, *words: str) -> subprocess.Popen[str]:
+    def start(self, *words: str, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[str]:
         """A running ``hsops``."""
         return subprocess.Popen(
             [sys.executable, "-m", "hsops", *words],
             cwd=self.folder,
             env=run_dir(),
             text=True,
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
@@ -118,7 +131,7 @@ def made(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Fleet:
     lines += ["  down: { ssh: 'nobody@127.0.0.1:1', python: /p }", "groups: { all: [a, b, c], part: [a, down, b] }"]
     lines += ["servers:"]
     lines += [f"  s-{name}: {{ host: {name}, model: some/model, patches: [hs-dump] }}" for name in (*NAMES, "down")]
-    lines += ["patches: { hs-dump: { boundaries: [1, 3] } }", "default: s-a"]
+    lines += ["patches:", "  hs-dump: { boundaries: [1, 3] }", f"  hand: {{ {SCRIPT} }}", "default: s-a"]
     (fleet.folder / "inventory.yaml").write_text("\n".join(lines) + "\n")
     config = (server.folder / "ssh_config").read_text()
     for name in NAMES:
@@ -253,6 +266,83 @@ def test_a_second_ctrl_c_leaves_and_the_next_command_puts_it_right(fleet: Fleet,
     assert running.returncode == 130 and told == {"a": "changed", "b": "under-way", "c": "not-begun"}
     assert envelope["errors"][-1]["type"] == "Interrupted"
     assert (rerun.returncode, fleet.applied()) == (0, "abc")
+
+
+@pytest.fixture
+def scripted(fleet: Fleet) -> Iterator[Fleet]:
+    """The hosts, and the patch ``hand``, a script."""
+    (fleet.folder / "apply.py").write_text(APPLY.format(folder=str(fleet.folder)))
+    yield fleet
+    for mark in (fleet.folder / "ran", *fleet.folder.glob("?/broken"), *fleet.folder.glob("?/odd")):
+        mark.unlink(missing_ok=True)
+    assert fleet.hsops("deploy", "hand", "--revert", "--yes", "--group", "all").returncode == 0
+    assert not hand(fleet)
+
+
+def hand(fleet: Fleet) -> dict[str, str]:
+    """The script's file, by host."""
+    found = {name: list((fleet.folder / name / "venv").glob("lib/*/site-packages/sglang/hand.py")) for name in NAMES}
+    return {name: paths[0].read_text() for name, paths in found.items() if paths}
+
+
+def ran(fleet: Fleet) -> list[str]:
+    """Where the script ran, in order, each with the hosts that had its file by then."""
+    path = fleet.folder / "ran"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def test_a_script_runs_on_no_other_host_before_the_first_one_has_it(scripted: Fleet) -> None:
+    """Not even on a copy; a second deploy runs it nowhere."""
+    code, envelope, _ = scripted.deploy("hand", "--group", "all")
+    first = ran(scripted)
+    again = scripted.hsops("deploy", "hand", "--yes", "--group", "all")
+
+    assert code == 0 and set(hand(scripted)) == set(NAMES), envelope
+    assert first[0] == "a " and sorted(line[0] for line in first[1:]) == ["b", "c"]
+    assert all("a" in line[1:] for line in first[1:])
+    assert again.returncode == 0 and "nothing to do" in again.stdout and ran(scripted) == first
+
+
+@pytest.mark.parametrize("words", [("--yes",), ("--check",)])
+def test_a_script_that_fails_on_the_first_host_runs_nowhere_else(words: tuple[str, ...], scripted: Fleet) -> None:
+    """With --check, too."""
+    (scripted.folder / "a/broken").touch()
+
+    done = scripted.hsops("deploy", "hand", "--group", "all", *words)
+
+    assert done.returncode == 1 and "apply.py exited with 3" in done.stdout, done.stdout + done.stderr
+    assert ran(scripted) == ["a "] and not hand(scripted)
+    assert ("not begun" in done.stdout) == (words == ("--yes",))
+
+
+def test_a_check_runs_a_script_on_all_hosts_when_it_went_well_on_the_first(scripted: Fleet) -> None:
+    """The first host is the first that needs it."""
+    assert scripted.hsops("deploy", "hand", "--yes", "--host", "a").returncode == 0
+
+    checked = scripted.hsops("deploy", "hand", "--check", "--group", "all")
+
+    assert checked.returncode == 0 and "2 hosts, the same plan: b, c" in checked.stdout
+    assert ran(scripted) == ["a ", "b a", "c a"] and set(hand(scripted)) == {"a"}
+
+
+def test_what_a_script_does_on_another_host_was_shown_or_is_not_done(scripted: Fleet) -> None:
+    """Somebody agreed to what it does on the first host; --yes agrees to all."""
+    (scripted.folder / "b/odd").touch()
+    ours, its = os.openpty()
+    os.write(ours, b"y\n")
+
+    asked = scripted.start("deploy", "hand", "--group", "all", stdin=its)
+    out, err = asked.communicate(timeout=60)
+    there = hand(scripted)
+    rest = scripted.hsops("deploy", "hand", "--yes", "--host", "b")
+    os.close(ours)
+    os.close(its)
+
+    assert "Apply on 3 hosts, a first?" in err and "runs there on a copy once the first host has it" in err
+    assert (asked.returncode, there) == (3, {"a": "x = 1\n", "c": "x = 1\n"}), out + err
+    assert "b: hand does something else here than on a, of which it was shown" in out
+    assert "hsops deploy hand --host b --diff" in out
+    assert rest.returncode == 0 and hand(scripted)["b"] == "odd = 1\n"
 
 
 def wait_for(lines: Any, said: str) -> bool:
