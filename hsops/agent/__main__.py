@@ -21,6 +21,7 @@ VERBS = {
     "args-look": "options:look",
     "model-read": "facts:model",
     "patch-inspect": "patch:inspect",
+    "patch-check": "patch:check",
     "patch-apply": "patch:apply",
     "patch-rehearse": "patch:rehearse",
     "patch-revert": "patch:revert",

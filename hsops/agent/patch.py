@@ -37,14 +37,14 @@ def inspect(params: dict[str, Any]) -> dict[str, Any]:
     Returns ``sglang`` (facts), ``patches`` {name: {``state``: absent | applied | partial | foreign, ``identity``,
     ``options``, ``sglang``, ``applied``, ``serial``, ``files`` {path: applied | original | missing | edited |
     replaced}, ``originals``, as ``files``}}, ``places`` {name: the folders that it is recorded in},
-    ``files`` {path: {``content_b64``, null when not wanted, ``mode``, ``sha256``} or null}, ``flags`` {flag: whether
-    SGLang's code has it}, ``owners`` {path: patch}, ``root`` (the place's folder), ``state_dir``, ``machine`` (see
-    ``facts.machine``) and ``unwritable`` (why, or empty).
+    ``files`` {path: {``content_b64``, null when not wanted, ``mode``, ``sha256``, ``uid``, ``gid``} or null},
+    ``links`` (``patch_plan.links``), ``flags`` {flag: whether SGLang's code has it}, ``owners`` {path: patch},
+    ``root`` (the place's folder), ``state_dir``, ``machine`` (``facts.machine``) and ``unwritable`` (why, or empty).
     """
     sglang, site = _place(params)
     with _locked(params):
         _recover(params["state_dir"], site)
-        found = stores(params["state_dir"], site)
+        found, version = stores(params["state_dir"], site), sglang["version"]
         records = {name: store.record() for name, store in found.items()}
         read, known = list(params.get("read", [])), set(params.get("known", []))
         marked, originals = _marked(params, records), dict[str, Any]()
@@ -55,14 +55,12 @@ def inspect(params: dict[str, Any]) -> dict[str, Any]:
         return {
             "sglang": sglang,
             "patches": {
-                name: {
-                    **patch_plan.judge(records.get(name), site, sglang["version"]),
-                    "originals": originals.get(name, {}),
-                }
+                name: {**patch_plan.judge(records.get(name), site, version), "originals": originals.get(name, {})}
                 for name in params["patches"]
             },
             "places": {name: places(params["state_dir"], name) for name in params["patches"]},
             "files": {path: _told(site, path, known, marked.get(path, "")) for path in wanted},
+            "links": patch_plan.links(site, read),
             "flags": facts.flags(sglang["site"] or "", params.get("flags", [])),
             "owners": owners(params["state_dir"], site, wanted),
             "root": site.root,
@@ -70,6 +68,24 @@ def inspect(params: dict[str, Any]) -> dict[str, Any]:
             "machine": facts.machine(),
             "unwritable": (sglang["root"] and site.unwritable("sglang/__init__.py")) or site.unwritable("x"),
         }
+
+
+def check(params: dict[str, Any]) -> dict[str, Any]:
+    """Whether the paths of an apply or a revert would be refused, before anybody agrees to it. Changes nothing.
+
+    ``params``: ``patch``, ``place``, ``edits`` as of ``apply`` (of a revert: none), whose bytes do not matter here, and
+    ``changes``, the paths that change.
+
+    Raises:
+        Refusal: as ``apply``.
+    """
+    _, site = _place(params)
+    edits = [patch_plan.parse_edit(raw) for raw in params["edits"]]
+    patch_plan.check(edits, site, Store(params["state_dir"], params["patch"], site))
+    _check_owners(params, site, edits)
+    caches = [cache for path in params["changes"] for cache in site.caches(path)]
+    patch_plan.check_writable([*params["changes"], *caches], site)
+    return {}
 
 
 def apply(params: dict[str, Any]) -> dict[str, Any]:
@@ -99,7 +115,7 @@ def apply(params: dict[str, Any]) -> dict[str, Any]:
         patch_plan.check(edits, site, store)
         _check_owners(params, site, edits)
         changes, entries, folders = patch_plan.applying(edits, store)
-        _check_writable(site, changes)
+        patch_plan.check_writable([change["path"] for change in changes], site)
         record = {
             "serial": os.urandom(8).hex(),
             "patch": params["patch"],
@@ -141,7 +157,7 @@ def revert(params: dict[str, Any]) -> dict[str, Any]:
         if judged["state"] == "foreign" and not params.get("force"):
             raise Refusal("foreign", f"edited since it was applied: {', '.join(edited)}", files=edited)
         changes = patch_plan.reverting(record, judged, store)
-        _check_writable(site, changes)
+        patch_plan.check_writable([change["path"] for change in changes], site)
         store.told = _audited("revert", params, record["identity"], None, site)
         missing = [folder for one in changes if one["after"] for folder in site.missing_folders(one["path"])]
         _carry_out(store, changes, None, make=[*dict.fromkeys(missing)], remove=record["folders"][::-1])
@@ -250,7 +266,7 @@ def _told(site: Site, path: str, known: set[str], mark: str) -> dict[str, Any] |
     state, data = found
     wanted = state["sha256"] not in known and mark.encode() in data
     content = base64.b64encode(data).decode() if wanted else None
-    return {"content_b64": content, "mode": state["mode"], "sha256": state["sha256"]}
+    return {"content_b64": content, **{key: state[key] for key in patch_plan.SEEN}}
 
 
 def _done_by_another(params: dict[str, Any], store: Store, version: str | None) -> bool:
@@ -294,12 +310,6 @@ def _loaded(params: dict[str, Any], site: Site) -> list[dict[str, Any]]:
 def _audited(action: str, params: dict[str, Any], before: Any, after: Any, site: Site) -> dict[str, Any]:
     told = {"action": action, **lock.who(params), "patch": params["patch"], "root": site.root}
     return {**told, "before": before, "after": after}
-
-
-def _check_writable(site: Site, changes: list[dict[str, Any]]) -> None:
-    for change in changes:
-        if why := site.unwritable(change["path"]):
-            raise Refusal("not-writable", why, path=change["path"])
 
 
 def _carry_out(

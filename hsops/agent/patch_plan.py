@@ -11,6 +11,7 @@ from hsops.agent.patch_site import Site, sha256
 from hsops.agent.patch_store import Store
 from hsops.agent.protocol import Refusal
 
+SEEN = ("sha256", "mode", "uid", "gid")  # of a state, what a plan rests on
 AS_IT_LIES = "as-it-lies"
 
 
@@ -54,7 +55,10 @@ def check(edits: list[Edit], site: Site, store: Store) -> None:
     files = {site.path(entry["path"]): entry["path"] for entry in (store.record() or {"files": []})["files"]}
     made = {edit.path for edit in edits if edit.content is not None}
     for edit in edits:
-        _check_place(edit, site, made)
+        _check_folders(edit.path, site, made)
+        if edit.content is None and os.path.islink(os.path.join(site.root, edit.path)):
+            said = f"{edit.path} is a link: to remove it would remove the file it leads to"
+            raise Refusal("not-a-file", said, path=edit.path)
         other = files.setdefault(site.path(edit.path), edit.path)
         if other != edit.path:
             raise Refusal("same-file", f"{other} and {edit.path} are one file, by a link", path=edit.path)
@@ -63,29 +67,39 @@ def check(edits: list[Edit], site: Site, store: Store) -> None:
             raise Refusal("changed-meanwhile", f"{edit.path} changed since it was looked at", path=edit.path)
 
 
-def _check_place(edit: Edit, site: Site, made: set[str]) -> None:
-    for folder in accumulate(edit.path.split("/")[:-1], "{}/{}".format):
+def check_writable(paths: list[str], site: Site) -> None:
+    """Every file can be replaced by one of the same owner.
+
+    Raises:
+        Refusal: ``not-writable``; ``not-a-file``: a file stands where a folder is to be.
+    """
+    for path in paths:
+        _check_folders(path, site, set())
+        if why := site.unwritable(path):
+            raise Refusal("not-writable", why, path=path)
+
+
+def _check_folders(path: str, site: Site, made: set[str]) -> None:
+    for folder in accumulate(path.split("/")[:-1], "{}/{}".format):
         full = site.path(folder)
         if folder in made or (os.path.exists(full) and not os.path.isdir(full)):
-            said = f"{folder} is a file, and {edit.path} would need a folder there"
+            said = f"{folder} is a file, and {path} would need a folder there"
             raise Refusal("not-a-file", said, path=folder)
-    if edit.content is None and os.path.islink(os.path.join(site.root, edit.path)):
-        said = f"{edit.path} is a link: to remove it would remove the file it leads to"
-        raise Refusal("not-a-file", said, path=edit.path)
 
 
 def unexpected(expect: dict[str, Any], record: dict[str, Any] | None, site: Site, version: str | None) -> list[str]:
     """What is not as the client saw it: files, or words for the rest; empty when all is.
 
-    ``expect``: ``serial`` of the record (null: none), ``sglang``, ``read`` (patterns) and ``files`` {path: sha256 or
-    null}, the answer to them.
+    ``expect``: ``serial`` of the record (null: none), ``sglang``, ``read`` (patterns), and the answers to them:
+    ``files`` {path: {``sha256``, ``mode``, ``uid``, ``gid``} or null} and ``links``; ``ours``: where files lie that the
+    client's own command changed since.
     """
-    now = {
-        path: None if found is None else sha256(found)
-        for path, found in ((p, site.read(p)) for p in wanted(site, expect["read"]))
-    }
-    then: dict[str, Any] = expect["files"]
-    differ = sorted(path for path in now.keys() | then.keys() if now.get(path) != then.get(path))
+    found = {path: site.state(path) for path in wanted(site, expect["read"])}
+    now = {path: told and {key: told[0][key] for key in SEEN} for path, told in found.items()}
+    led, then = links(site, expect["read"]), expect["files"]
+    others = {path for path in now.keys() | then.keys() if now.get(path) != then.get(path)}
+    others |= {path for path in led.keys() | expect["links"].keys() if led.get(path) != expect["links"].get(path)}
+    differ = sorted(path for path in others if site.path(path) not in expect["ours"])
     if (record["serial"] if record else None) != expect["serial"]:
         differ.insert(0, "what hsops applied")
     if (version or "") != expect["sglang"]:
@@ -96,6 +110,13 @@ def unexpected(expect: dict[str, Any], record: dict[str, Any] | None, site: Site
 def wanted(site: Site, patterns: list[str]) -> list[str]:
     """The files that ``patterns`` name; a plain path also when nothing is there."""
     return sorted({path for pattern in patterns for path in (site.match(pattern) if "*" in pattern else [pattern])})
+
+
+def links(site: Site, patterns: list[str]) -> dict[str, str]:
+    """Of the files that ``patterns`` name and the folders of those with ``*``: which lie elsewhere by a link, where."""
+    folders = {pattern.rpartition("/")[0] for pattern in patterns if "*" in pattern} - {""}
+    paths = sorted({*wanted(site, patterns), *folders})
+    return {path: full for path in paths if (full := site.path(path)) != os.path.join(site.root, path)}
 
 
 def applying(edits: list[Edit], store: Store) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[str]]:

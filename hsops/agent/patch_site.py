@@ -21,6 +21,7 @@ from typing import Any, Protocol
 from hsops.agent.protocol import Refusal
 
 State = "dict[str, Any]"
+_NAME_MAX = 255  # bytes; told where the folders above are not there yet, too
 TEMPORARY = ".hsops-tmp-"  # begins the name of every temporary file
 
 
@@ -42,11 +43,14 @@ class Site:
         """The absolute path of ``relative``.
 
         Raises:
-            Refusal: ``escapes-root``: it, or what a link in it leads to, is not below the site folder.
+            Refusal: ``escapes-root``: it, or what a link in it leads to, is not below the site folder;
+                ``name-too-long``.
         """
         parts = relative.split("/")
         if not relative or "\0" in relative or any(part in ("", ".", "..") for part in parts):
             raise Refusal("escapes-root", f"{relative!r} is not a plain path below {self.root}", path=relative)
+        if max(len(os.fsencode(part)) for part in parts) > _NAME_MAX:
+            raise _too_long(relative)
         full = os.path.join(self.root, *parts)
         if os.path.commonpath((os.path.realpath(full), self.root)) != self.root:
             raise Refusal("escapes-root", f"{relative} leads out of {self.root}", path=relative)
@@ -69,6 +73,8 @@ class Site:
             handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError):
             return None
+        except OSError as error:
+            raise _too_long(relative) if error.errno == errno.ENAMETOOLONG else error from None
         with os.fdopen(handle, "rb") as file:
             stat = os.fstat(handle)
             _check_regular(path, stat.st_mode)
@@ -196,6 +202,11 @@ def _remove_empty(folder: str) -> None:
     except OSError as error:
         if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY):
             raise
+
+
+def _too_long(path: str) -> Refusal:
+    said = f"{path[:40]}... ({len(os.fsencode(path))} bytes) is longer, or a name in it, than the file system takes"
+    return Refusal("name-too-long", said, path=path)
 
 
 def _check_regular(path: str, mode: int) -> None:

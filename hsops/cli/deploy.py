@@ -149,14 +149,16 @@ def _on_host(session: Session, wish: Wish, looked: rollout.Looked, rows: list[Ro
     from hsops.cli import gatekeeper
     from hsops.cli.rollout import Changed
 
-    done = list(rows)
+    done, ours = list(rows), set[str]()
     try:
         rows = gatekeeper.tried(session, wish, looked, rows)
         done = list(rows)
         todo = [i for i, row in enumerate(rows) if row.plan.needed]
         with session.lock(rows[0].host) as lock:
             for i in todo:
-                done[i] = replace(rows[i], done=_change(lock, rows[i].plan, wish, keep=i != todo[-1]))
+                change = _change(lock, rows[i].plan, wish, keep=i != todo[-1], ours=ours)
+                done[i] = replace(rows[i], done=change)
+                ours.update(map(rows[i].plan.seen.real, change.changed))
     except HsopsError as error:
         if names := ", ".join(earlier.plan.patch for earlier in done if earlier.done):
             said = f"{error.message} ({names} is done)"
@@ -172,14 +174,12 @@ def _again(wish: Wish) -> str:
     return " ".join(["hsops deploy", *words, *flags])
 
 
-def _change(lock: Lock, plan: Plan, wish: Wish, *, keep: bool) -> Done:
+def _change(lock: Lock, plan: Plan, wish: Wish, *, keep: bool, ours: set[str]) -> Done:
     from hsops.deploy import do
 
-    return (
-        do.revert(lock, plan, force=wish.force, keep=keep)
-        if wish.revert
-        else do.apply(lock, plan, keep=keep, exact=bool(wish.plan))
-    )
+    if wish.revert:
+        return do.revert(lock, plan, force=wish.force, keep=keep, ours=ours)
+    return do.apply(lock, plan, keep=keep, exact=bool(wish.plan), ours=ours)
 
 
 def _nothing(rows: list[Row], wish: Wish) -> list[str]:

@@ -118,10 +118,17 @@ def _rows(session: Session, target: Target, wish: Wish, *, scripts: bool) -> lis
 
 
 def _row(agent: Agent, host: str, plan: Plan, wish: Wish) -> Row:
+    from hsops.deploy import do
     from hsops.deploy.stale import stale_runs
     from hsops.render.deploy import Row
 
-    return Row(host, plan, stale_runs(agent, plan, revert=wish.revert))
+    checked = plan.needed and not plan.untried and not wish.status
+    if checked:
+        do.expect_check(agent, plan)
+    stale = stale_runs(agent, plan, revert=wish.revert)
+    if checked:
+        do.check(agent, plan)
+    return Row(host, plan, stale)
 
 
 def _own(session: Session, agent: Agent, patch: PatchSpec, wish: Wish, *, scripts: bool = True) -> Plan:

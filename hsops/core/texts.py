@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
+_NAME_MAX = 255  # bytes, on every file system of Linux
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -34,4 +35,6 @@ def a_relative_path(value: str) -> str:
     parts = plain(value).removeprefix("./").split("/")
     if any(part in ("", ".", "..") for part in parts):
         raise ValueError(f"{value!r} is not a plain path below root: no leading or double '/', no '..'")
+    if (longest := max(len(part.encode(errors="surrogateescape")) for part in parts)) > _NAME_MAX:
+        raise ValueError(f"{value[:40]!r}... has a name of {longest} bytes in it: the most is {_NAME_MAX}")
     return "/".join(parts)

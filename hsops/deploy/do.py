@@ -27,7 +27,8 @@ from hsops.remote.agent import Agent, Question
 from hsops.remote.lock import Lock
 
 SHOWN = 5  # differences that a message names
-CHANGE = Deadline(idle=60.0, total=180.0)
+LOOK = Deadline(idle=60.0, total=180.0)
+CHANGE = Deadline(idle=60.0, total=None)  # it tells that it goes on, until it stands still for ten minutes
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ def look(
     held = {hashlib.sha256(data).hexdigest(): data for data in known}
     verb, params = _looking(patch, place, read, list(held))
     try:
-        found = agent.call(verb, deadline=lock_.patient(CHANGE, agent), **params)
+        found = agent.call(verb, deadline=lock_.patient(LOOK, agent), **params)
         for told in filter(None, found["files"].values()):
             if told["content_b64"] is None:
                 told["content_b64"] = _text(held.get(told["sha256"], b""))
@@ -83,7 +84,7 @@ def look_recorded(agent: Agent, patch: str, place: str, read: Sequence[str] = ()
     try:
         found = agent.call(
             "patch-inspect",
-            deadline=lock_.patient(CHANGE, agent),
+            deadline=lock_.patient(LOOK, agent),
             patches=[patch],
             place=place,
             read=list(read),
@@ -138,12 +139,14 @@ def look_hook(agent: Agent, patch: str, wanted: Sequence[str] = ()) -> Facts:
     return look(agent, patch, hook.PLACE, sorted({*recorded.files, *wanted}))
 
 
-def apply(lock: Lock, plan: Plan, *, keep: bool = False, exact: bool = False) -> Done:
+def apply(lock: Lock, plan: Plan, *, keep: bool = False, exact: bool = False, ours: Iterable[str] = ()) -> Done:
     """Carry out a plan: all of it or nothing.
 
     Args:
         lock: of the host; ``keep`` it for the command's next change there.
         exact: refuse also when somebody did the same since the plan was made.
+        ours: the files (``Seen.real``) that this command changed meanwhile itself: of them the plan may have seen older
+            ones.
 
     Raises:
         AgentError: the host refused; ``code`` says why. Nothing was changed.
@@ -170,12 +173,12 @@ def apply(lock: Lock, plan: Plan, *, keep: bool = False, exact: bool = False) ->
         identity=plan.identity,
         options=plan.options,
         edits=edits,
-        expect=plan.seen.expect(),
+        expect=plan.seen.expect(ours),
         exact=exact,
     )
 
 
-def revert(lock: Lock, plan: Plan, *, force: bool = False, keep: bool = False) -> Done:
+def revert(lock: Lock, plan: Plan, *, force: bool = False, keep: bool = False, ours: Iterable[str] = ()) -> Done:
     """Carry out a plan to revert: bring back what was there before the patch, byte for byte. Arguments: as ``apply``.
 
     Raises:
@@ -189,8 +192,40 @@ def revert(lock: Lock, plan: Plan, *, force: bool = False, keep: bool = False) -
         place=plan.place,
         patch=plan.patch,
         force=force,
-        expect=plan.seen.expect(),
+        expect=plan.seen.expect(ours),
     )
+
+
+def expect_check(agent: Agent, plan: Plan) -> None:
+    """It will be asked who has the plan's files loaded, then ``check``: both in one round trip."""
+    agent.expect(loaded_below(plan.place, plan.seen.root), _checking(plan))
+
+
+def check(agent: Agent, plan: Plan) -> None:
+    """The host would not refuse the plan for its paths: what lies in the way, links, owners, rights.
+
+    Raises:
+        AgentError: as ``apply``.
+    """
+    verb, params = _checking(plan)
+    try:
+        agent.call(verb, deadline=lock_.patient(LOOK, agent), **params)
+    except AgentError as error:
+        raise explained(error, agent) from None
+
+
+def _checking(plan: Plan) -> Question:
+    edits = [
+        {
+            "path": edit.path,
+            "content_b64": None if edit.content is None else "",
+            "mode": 0,
+            "before_sha256": edit.before,
+        }
+        for edit in plan.edits
+    ]
+    changes = [action.path for action in plan.actions]
+    return "patch-check", {"patch": plan.patch, "place": plan.place, "edits": edits, "changes": changes}
 
 
 def check_fresh(agent: Agent, plan: Plan) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -40,6 +40,26 @@ class Recorded:
 
 
 @dataclass(frozen=True, slots=True)
+class FileSeen:
+    """What of one file must be as it was: its bytes' sha256, permission bits, owner and group."""
+
+    sha256: str
+    mode: int
+    uid: int
+    gid: int
+
+    def differs(self, now: FileSeen) -> str:
+        """What is different about ``now``, in words; empty: nothing."""
+        if self.sha256 != now.sha256:
+            return "is another"
+        if self.mode != now.mode:
+            return f"has mode {now.mode:04o} now, it was {self.mode:04o}"
+        if (self.uid, self.gid) != (now.uid, now.gid):
+            return f"belongs to {now.uid}:{now.gid} now, it was {self.uid}:{self.gid}"
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
 class Seen:
     """What a plan rests on: as long as a host looks like this the plan is right for it.
 
@@ -50,8 +70,9 @@ class Seen:
         sglang: SGLang's version.
         serial: of the host's record of the patch; None: no record.
         read: which files were asked for; ``folder/*.py`` is possible.
-        files: path -> sha256 of what is there; None: no file.
+        files: path -> what is there; None: no file.
         applied: when the record of ``serial`` was made, by the host's clock; 0: no record.
+        links: files and folders that lie elsewhere, by a link -> where.
     """
 
     machine: str = ""
@@ -60,13 +81,22 @@ class Seen:
     sglang: str = ""
     serial: str | None = None
     read: tuple[str, ...] = ()
-    files: dict[str, str | None] = field(default_factory=dict)
+    files: dict[str, FileSeen | None] = field(default_factory=dict)
     applied: float = 0.0
+    links: dict[str, str] = field(default_factory=dict)
 
-    def expect(self) -> dict[str, Any] | None:
-        """The same for the agent, to be checked under its lock."""
+    def expect(self, ours: Iterable[str] = ()) -> dict[str, Any] | None:
+        """The same for the agent, to be checked under its lock; ``ours``: where files lie that may have changed."""
+        if not self.root:
+            return None
         told = asdict(self)
-        return {name: told[name] for name in ("serial", "sglang", "read", "files")} if self.root else None
+        return {**{name: told[name] for name in ("serial", "sglang", "read", "files", "links")}, "ours": [*ours]}
+
+    def real(self, path: str) -> str:
+        """Where a file of the place lies, by whatever link; as far as links were looked at."""
+        above = [path, *(path[:i] for i in range(len(path) - 1, 0, -1) if path[i] == "/")]
+        led = next((one for one in above if one in self.links), "")
+        return f"{self.links[led]}{path[len(led) :]}" if led else f"{self.root}/{path}"
 
     def another(self, now: Seen) -> list[str]:
         """Why ``now`` is of another host, or another place of it; empty when it is the same."""
@@ -79,11 +109,12 @@ class Seen:
         told = [f"SGLang is {now.sglang or '?'} now, it was {self.sglang or '?'}"] if self.sglang != now.sglang else []
         if self.serial != now.serial:
             told.append("somebody applied or reverted the patch")
-        return told + [
-            f"{path} is {'gone' if not found else 'new' if not self.files.get(path) else 'another'}"
-            for path, found in ((path, now.files.get(path)) for path in sorted(self.files.keys() | now.files.keys()))
-            if found != self.files.get(path)
-        ]
+        for path in sorted(self.files.keys() | now.files.keys()):
+            then, found = self.files.get(path), now.files.get(path)
+            if how := then.differs(found) if then and found else "is gone" if then else "is new" if found else "":
+                told.append(f"{path} {how}")
+        led = [path for path in now.files.keys() | self.links if self.links.get(path) != now.links.get(path)]
+        return told + [f"{path} is a link to somewhere else" for path in sorted(led)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,11 +181,16 @@ def parse(raw: dict[str, Any], patch: str, read: Sequence[str] = ()) -> Facts:
             serial=told.get("serial"),
             applied=told.get("applied", 0.0),
             read=tuple(read),
-            files={path: found and found["sha256"] for path, found in raw["files"].items()},
+            files={path: found and _seen(found) for path, found in raw["files"].items()},
+            links=raw["links"],
         ),
         originals={path: _file(found) for path, found in told["originals"].items()},
         places=tuple(raw["places"][patch]),
     )
+
+
+def _seen(raw: dict[str, Any]) -> FileSeen:
+    return FileSeen(raw["sha256"], raw["mode"], raw["uid"], raw["gid"])
 
 
 def _file(raw: dict[str, Any] | None) -> FileFacts | None:

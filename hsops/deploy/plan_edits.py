@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
 from hsops.core.errors import ForeignError, RemoteError, UsageError
 from hsops.deploy.edits import Made
@@ -90,22 +91,31 @@ def state_of(facts: Facts, parts: Parts, made: Made) -> tuple[str, str]:
 
 
 def check_together(plans: Sequence[Plan]) -> None:
-    """No two of one host's patches change one file.
+    """No two of one host's patches change one file, by whatever path; none makes a file where another needs a folder.
 
     Raises:
         UsageError: two do.
     """
-    held: dict[tuple[str, str], str] = {}
-    for plan in plans:
-        place = "site" if plan.place == "source" else plan.place
-        for edit in plan.edits:
-            other = held.setdefault((place, edit.path), plan.patch)
-            if other != plan.patch:
-                raise UsageError(
-                    f"the patches {other!r} and {plan.patch!r} both change {edit.path}",
-                    why="they could not be taken out one by one; nothing was changed",
-                    fix="join them into one patch, or deploy one of the two",
-                )
+    edits = [(plan.patch, edit.path, plan.seen.real(edit.path), edit.content) for plan in plans for edit in plan.edits]
+    held = {real: (patch, path) for patch, path, real, _ in edits}
+    files = {real: (patch, path) for patch, path, real, content in edits if content is not None}
+    for patch, path, real, _ in edits:
+        other, named = held[real]
+        if other != patch:
+            raise _not_together(patch, other, f"both change {path}" + (f", which is {named}" if named != path else ""))
+        for above in accumulate(real.split("/")[:-1], "{}/{}".format):
+            other, named = files.get(above, (patch, ""))
+            if other != patch:
+                raise _not_together(patch, other, f"do not go together: {path} needs a folder where {named} is a file")
+
+
+def _not_together(patch: str, other: str, how: str) -> UsageError:
+    one, two = sorted((patch, other))
+    return UsageError(
+        f"the patches {one!r} and {two!r} {how}",
+        why="they could not be taken out one by one; nothing was changed",
+        fix="join them into one patch, or deploy one of the two",
+    )
 
 
 _WRITABLE = "deploy as the user that owns it"

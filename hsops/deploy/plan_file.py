@@ -16,7 +16,7 @@ from hsops import __version__
 from hsops.core.errors import ConfigError, Fault
 from hsops.deploy.planned import Plan
 
-FORMAT = "hsops-plan/1"
+FORMAT = "hsops-plan/2"
 AGAIN = "hsops deploy --check --out FILE makes a new one"
 _CONFIG = ConfigDict(frozen=True, extra="forbid", ser_json_bytes="base64", val_json_bytes="base64")
 

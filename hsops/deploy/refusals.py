@@ -49,6 +49,7 @@ _MEANING = {
         "all of them travel to the client and back",
         "leave it out of the patch",
     ),
+    "name-too-long": ("no file can be made there by that name", "give it a shorter one in the patch"),
     "same-file": ("it would be written twice", "name it once, by its real path"),
     "script-failed": ("nothing was changed: it ran on a copy", "correct the script, then hsops deploy again"),
     "script-touched": (

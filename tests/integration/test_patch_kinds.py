@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,8 +12,11 @@ from hsops.cli.deploy import Wish
 from hsops.cli.launch import Wish as Launch
 from hsops.cli.launch import bring_up
 from hsops.core.errors import HsopsError, StalePlanError
+from hsops.deploy.plan import OLD_MODULE
+from hsops.payload.hsops_hs_dump.strategy import REGISTRY_FILE
 from tests.hosts import Server
 from tests.integration.practice_site import LINES, MODEL, Site, practice_site
+from tests.unit.sources import REGISTRY
 
 DIFF = "  fix: { kind: diff, diff: ./fix.patch }\n"
 FILES = "  add: { kind: files, from: ./mine, to: sglang/mine }\n"
@@ -328,3 +332,97 @@ def test_launch_wants_the_servers_patches_there(site: Site) -> None:
 
     assert list(plan["deployed"]["patches"]) == ["fix"]
     assert "--disable-radix-cache" not in plan["argv"] and plan["dump_dir"] == ""
+
+
+@pytest.mark.parametrize("first,second", [("real", "link"), ("link", "real"), ("link", "other")])
+def test_two_patches_on_one_file_by_a_link_are_refused_before_either_is_applied(
+    first: str, second: str, site: Site
+) -> None:
+    """By different paths; the refusal names both."""
+    site.write("real/x.py", "x = 1\n")
+    (site.root / "link").symlink_to("real")
+    (site.root / "other").symlink_to("link")
+    for name, folder in (("one", first), ("two", second)):
+        (site.folder / f"{name}.py").write_text(f"{name} = 1\n")
+        site.patches(f"  {name}: {{ kind: files, from: ./{name}.py, to: {folder}/x.py }}\n")
+        site.ok("--check")
+    site.patches(
+        f"  one: {{ kind: files, from: ./one.py, to: {first}/x.py }}\n"
+        f"  two: {{ kind: files, from: ./two.py, to: {second}/x.py }}\n"
+    )
+
+    told = [site.refused(*words, code=2) for words in ((), ("--check",))]
+
+    assert told[0] == told[1] and "the patches 'one' and 'two' both change " in told[0]
+    assert f"{first}/x.py" in told[0] and f"{second}/x.py" in told[0]
+    assert site.states() == {"one": "absent", "two": "absent"}
+
+
+def test_a_patch_that_makes_a_file_where_another_needs_a_folder_is_refused_with_it(site: Site) -> None:
+    """Each alone is fine; the second would be refused when the first is applied."""
+    (site.folder / "mine.py").write_text("x = 1\n")
+    site.patches(
+        "  one: { kind: files, from: ./mine.py, to: sglang/new }\n"
+        "  two: { kind: files, from: ./mine.py, to: sglang/new/x.py }\n"
+    )
+
+    told = site.refused(code=2)
+
+    assert "do not go together: sglang/new/x.py needs a folder where sglang/new is a file" in told
+    assert site.states() == {"one": "absent", "two": "absent"}
+
+
+@pytest.mark.parametrize(
+    "to,code,said",
+    [
+        ("thing/x.py", 1, "thing is a file, and thing/x.py would need a folder there"),
+        ("folder", 1, "folder is a folder, where a file is expected"),
+        ("pipe", 1, "pipe is a named pipe"),
+        ("out/x.py", 1, "out/x.py leads out of"),
+        ("deep/" * 900 + "x.py", 1, "(4504 bytes) is longer, or a name in it, than the file system takes"),
+        ("x" * 256, 4, "has a name of 256 bytes in it: the most is 255"),
+    ],
+)
+def test_a_path_that_cannot_be_is_refused_by_a_check_already(to: str, code: int, said: str, site: Site) -> None:
+    """As by a deploy, before anybody is asked, with what helps."""
+    site.write("thing", "a file\n")
+    site.write("folder/x", "")
+    os.mkfifo(site.root / "pipe")
+    (site.root / "out").symlink_to("/tmp")
+    (site.folder / "mine.py").write_text("x = 1\n")
+    site.patches(f"  add: {{ kind: files, from: ./mine.py, to: {to} }}\n")
+
+    told = [site.refused(*words, code=code) for words in (("--check",), ())]
+
+    assert told[0] == told[1] and said in told[0] and ("fix" in told[0] or code == 4), told[0]
+
+
+def test_a_diff_that_changes_one_file_twice_by_a_link_is_refused_by_a_check_already(site: Site) -> None:
+    """And one that removes a link."""
+    site.write("real/x.py", "x = 1\n")
+    (site.root / "link").symlink_to("real")
+    (site.root / "name.py").symlink_to("real/x.py")
+    one = "--- a/{0}\n+++ b/{0}\n@@ -1 +1 @@\n-x = 1\n+x = 2\n"
+    site.patches(DIFF)
+    (site.folder / "fix.patch").write_text(one.format("real/x.py") + one.format("link/x.py"))
+    twice = site.refused("--check")
+    (site.folder / "fix.patch").write_text("--- a/name.py\n+++ /dev/null\n@@ -1 +0,0 @@\n-x = 1\n")
+    gone = site.refused("--check")
+
+    assert "real/x.py and link/x.py are one file, by a link" in twice
+    assert "name.py is a link: to remove it would remove the file it leads to" in gone
+
+
+def test_two_patches_of_one_command_that_look_at_one_file_go_in_together(site: Site) -> None:
+    """hs-dump reads a module that a diff changes; the first one's work is no surprise to the second."""
+    site.write(OLD_MODULE, "".join(LINES))
+    site.write(REGISTRY_FILE, REGISTRY)
+    before = site.tree()
+    site.diff({OLD_MODULE: CHANGED})
+    site.patches(DIFF + "  hs-dump: { boundaries: [1] }\n")
+
+    site.ok()
+
+    assert site.states() == {"fix": "applied", "hs-dump": "applied"}
+    site.ok("--revert")
+    assert site.tree() == before

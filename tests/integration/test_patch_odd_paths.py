@@ -49,18 +49,22 @@ def params(root: Path, *edits: dict[str, Any]) -> dict[str, Any]:
         (lambda r: [edit(r, "name", None)], "not-a-file", "name is a link"),
         (lambda r: [edit(r, "../x", b"1")], "escapes-root", "not a plain path"),
         (lambda r: [{**edit(r, "n", b"1"), "path": "/x"}], "escapes-root", "not a plain path"),
+        (lambda r: [{**edit(r, "n", b"1"), "path": "x" * 256}], "name-too-long", "256 bytes"),
+        (lambda r: [{**edit(r, "n", b"1"), "path": "new/" + "\u00e4" * 128}], "name-too-long", "260 bytes"),
+        (lambda r: [{**edit(r, "n", b"1"), "path": "deep/" * 900 + "x"}], "name-too-long", "4501 bytes"),
     ],
 )  # fmt: skip
 def test_what_cannot_lie_there_together_is_refused(
     edits: Callable[[Path], list[dict[str, Any]]], code: str, said: str, root: Path
 ) -> None:
-    """Nothing is changed, nothing is remembered, and the next command works."""
+    """By a check already; nothing is changed, nothing is remembered, and the next command works."""
     before = tree(root)
 
-    with pytest.raises(Refusal, match=said) as caught:
-        patch.apply(params(root, *edits(root)))
-
-    assert (caught.value.code, tree(root)) == (code, before)
+    asked = params(root, *edits(root))
+    for verb, more in ((patch.check, {"changes": []}), (patch.apply, {})):
+        with pytest.raises(Refusal, match=said) as caught:
+            verb({**asked, **more})
+        assert (caught.value.code, tree(root)) == (code, before)
     assert not list((root.parent / "state/patches").rglob("journal.json"))
     assert patch.inspect({**params(root), "patches": ["p"]})["patches"]["p"]["state"] == "absent"
 
@@ -182,10 +186,10 @@ def test_a_file_in_the_place_of_such_a_folder_is_somebodys(path: str, root: Path
     (root / "real").chmod(0o640)
     before = tree(root)
 
-    with pytest.raises(Refusal, match="real: File exists; nothing was changed") as caught:
-        patch.revert(revert_params(root))
-
-    assert (caught.value.code, tree(root)) == ("not-written", before)
+    for verb, more in ((patch.check, {"edits": [], "changes": [path]}), (patch.revert, {})):
+        with pytest.raises(Refusal, match=f"real is a file, and {path} would need a folder there") as caught:
+            verb({**revert_params(root), **more})
+        assert (caught.value.code, tree(root)) == ("not-a-file", before)
     (root / "real").unlink()
     patch.revert(revert_params(root))
     assert (root / path).read_bytes() == b"original\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -78,9 +79,27 @@ def _upgrade(host: PracticeHost) -> None:
     (host.site / "sglang/version.py").write_text('__version__ = "0.5.10"\n')
 
 
+def _chmod(host: PracticeHost) -> None:
+    (host.site / REGISTRY_FILE).chmod(0o600)
+
+
+def _chown(host: PracticeHost) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root gives a file away")
+    os.chown(host.site / REGISTRY_FILE, 12345, 54321)
+
+
+def _link(host: PracticeHost) -> None:
+    (host.site / REGISTRY_FILE).rename(host.site / "elsewhere.py")
+    (host.site / REGISTRY_FILE).symlink_to(host.site / "elsewhere.py")
+
+
 @pytest.mark.parametrize(
     "change,said",
     [
+        (_chmod, f"{REGISTRY_FILE} has mode 0600 now, it was 0644"),
+        (_chown, f"{REGISTRY_FILE} belongs to 12345:54321 now, it was 0:0"),
+        (_link, f"{REGISTRY_FILE} is a link to somewhere else"),
         (_edit, f"{REGISTRY_FILE} is another"),
         (_add, "hsops_hs_dump/more.py is new"),
         (_deploy, "somebody applied or reverted the patch"),
@@ -97,6 +116,9 @@ def test_a_host_that_changed_since_is_refused(change: Any, said: str, bare: Prac
         do.check_fresh(bare.agent(), planned)
 
     assert said in caught.value.message and "--check --out" in caught.value.fix
+    with pytest.raises(AgentError) as again:  # under the host's lock as well
+        do.apply(Lock(bare.agent(), "test"), planned, exact=True)
+    assert again.value.code == "changed-meanwhile"
 
 
 def test_a_stale_plan_changes_nothing(host: PracticeHost) -> None:

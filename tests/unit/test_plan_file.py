@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,13 @@ import pytest
 from hsops.cli.deploy import Wish
 from hsops.core.errors import ConfigError, UsageError
 from hsops.deploy import plan_file
-from hsops.deploy.facts import Seen
+from hsops.deploy.facts import FileSeen, Seen
 from hsops.deploy.planned import Action, Edit, Plan
 
-SEEN = Seen("box 1234", "/site", "/state", "0.5.9", None, ("x/*.py",), {"x/a.py": None, "x/b.py": "00"})
+B = FileSeen("00", 0o644, 1, 1)
+SEEN = Seen(
+    "box 1234", "/site", "/state", "0.5.9", None, ("x/*.py",), {"x/a.py": None, "x/b.py": B}, 0.0, {"x": "/site/real"}
+)
 PLAN = Plan(
     "hs-dump", "abc", {"boundaries": [1, 3]}, "absent", "", "0.5.9",
     (Action("append", "x/b.py", b"\xff\xfe", b"new\r\n"),), (Edit("x/b.py", b"new\r\n", "00", b"\xff\xfe"),),
@@ -44,7 +48,7 @@ def _replaced(old: str, new: str) -> Callable[[str], str]:
 @pytest.mark.parametrize(
     "edit,where,said",
     [
-        (_replaced("hsops-plan/1", "hsops-plan/9"), "format", "made by another hsops: hsops-plan/9"),
+        (_replaced("hsops-plan/2", "hsops-plan/9"), "format", "made by another hsops: hsops-plan/9"),
         (_replaced('"append"', '"update"'), "sha256", "edited or damaged"),
         (_replaced('"force": true', '"force": false'), "sha256", "edited or damaged"),
         (_replaced("{", ""), "", "not JSON"),
@@ -96,9 +100,9 @@ def test_options_that_do_not_go_together(wish: Wish) -> None:
 
 def test_a_plan_tells_what_is_another_host_and_what_changed() -> None:
     """Each difference in words."""
-    now = Seen(
-        "box 1234", "/other", "/state", "0.5.10", "s", ("x/*.py",), {"x/a.py": "11", "x/b.py": None, "x/c.py": "22"}
-    )
+    new = FileSeen("11", 0o644, 1, 1)
+    files = {"x/a.py": new, "x/b.py": None, "x/c.py": new}
+    now = Seen("box 1234", "/other", "/state", "0.5.10", "s", ("x/*.py",), files, 0.0, {"x": "/site/other"})
 
     assert SEEN.another(now) == ["folder /other, not /site"] and SEEN.another(SEEN) == SEEN.changed(SEEN) == []
     assert SEEN.changed(now) == [
@@ -107,4 +111,29 @@ def test_a_plan_tells_what_is_another_host_and_what_changed() -> None:
         "x/a.py is new",
         "x/b.py is gone",
         "x/c.py is new",
+        "x is a link to somewhere else",
     ]
+
+
+@pytest.mark.parametrize(
+    "now,said",
+    [
+        (replace(B, sha256="11", mode=0o600), "x/b.py is another"),
+        (replace(B, mode=0o600), "x/b.py has mode 0600 now, it was 0644"),
+        (replace(B, mode=0o4644), "x/b.py has mode 4644 now, it was 0644"),
+        (replace(B, uid=0), "x/b.py belongs to 0:1 now, it was 1:1"),
+        (replace(B, gid=7), "x/b.py belongs to 1:7 now, it was 1:1"),
+    ],
+)
+def test_a_plan_tells_what_became_of_a_file(now: FileSeen, said: str) -> None:
+    """Mode and owner are carried over from what lies there: they belong to what was shown."""
+    assert SEEN.changed(replace(SEEN, files={**SEEN.files, "x/b.py": now})) == [said]
+
+
+@pytest.mark.parametrize(
+    "path,real",
+    [("x/a.py", "/site/real/a.py"), ("x", "/site/real"), ("xy/a.py", "/site/xy/a.py"), ("y/x/a", "/site/y/x/a")],
+)
+def test_a_plan_knows_where_a_file_lies(path: str, real: str) -> None:
+    """Behind links, of folders too."""
+    assert SEEN.real(path) == real
