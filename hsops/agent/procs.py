@@ -105,7 +105,7 @@ class Snapshot:
         self.everyone = census()
         self._shown: dict[str, set[int]] = {}  # run id or path of a log -> pids
         for pid in self.everyone:
-            for sign in {*marks(pid), _link(f"/proc/{pid}/fd/1"), _link(f"/proc/{pid}/fd/2")}:
+            for sign in _signs(pid):
                 self._shown.setdefault(sign, set()).add(pid)
 
     def shows(self, run: str, log: str) -> "set[int]":
@@ -119,9 +119,23 @@ class Snapshot:
         """pid -> the run that it shows by its mark or its log, of whatever state folder."""
         found: dict[int, str] = {}
         for sign, pids in self._shown.items():
-            if match := _LOG.search(sign) or _RUN_ID.match(sign):
-                found.update(dict.fromkeys(pids, match.group(1)))
+            if run := _run_in(sign):
+                found.update(dict.fromkeys(pids, run))
         return found
+
+
+def run_of(pid: int) -> str:
+    """The run, of whatever state folder, that a process shows to be of by its mark or its log; empty: none."""
+    return next(filter(None, map(_run_in, sorted(_signs(pid)))), "")
+
+
+def _signs(pid: int) -> "set[str]":
+    return {*marks(pid), _link(f"/proc/{pid}/fd/1"), _link(f"/proc/{pid}/fd/2")}
+
+
+def _run_in(sign: str) -> str:
+    match = _LOG.search(sign) or _RUN_ID.match(sign)
+    return match.group(1) if match else ""
 
 
 def below(roots: "list[int]", everyone: "dict[int, Proc]") -> "set[int]":
@@ -162,9 +176,13 @@ def role(text: str) -> str:
 
 def marks(pid: int) -> "list[str]":
     """The run whose mark is in the environment that the process was started with, if any."""
-    head = f"{MARK}=".encode()
-    words = _read(f"/proc/{pid}/environ").split(b"\0")
-    return [word[len(head) :].decode(errors="replace") for word in words if word.startswith(head)]
+    return [run for run in [environment(pid).get(MARK)] if run is not None]
+
+
+def environment(pid: int) -> "dict[str, str]":
+    """What the process was started with; empty when it may not be looked at, or wrote over it (setproctitle)."""
+    words = _read(f"/proc/{pid}/environ").decode(errors="replace").split("\0")
+    return {name: value for name, found, value in (word.partition("=") for word in words) if found}
 
 
 def io(pid: int) -> "dict[str, int]":

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from hsops.agent import audit, claims, facts, leases, lock, patch_store, probe_faults, procs, prune
+from hsops.agent import audit, claims, facts, leases, lock, patch_store, probe_faults, procs, prune, strangers
 from hsops.agent.protocol import PROTOCOL, Refusal
 from hsops.agent.rundir import RunDir, all_runs, read_json, runs_folder, write_json
 
@@ -103,18 +103,18 @@ def _taken(dump_dir: str, who: str) -> Refusal:
 
 def loaded(params: "dict[str, Any]", root: str) -> "list[dict[str, Any]]":
     """What the running servers have loaded: ``id``, ``server``, ``patches`` {name: identity}, ``created``, and
-    ``reads``: whether they read files below ``root``, as far as can be told."""
-    alive = [run.read("spec.json") for run in all_runs(runs_folder(params)) if run.running()]
+    ``reads``: whether they read files below ``root``, as far as can be told. Then the ``strangers`` that do."""
+    alive = {run.id: run.read("spec.json") for run in all_runs(runs_folder(params)) if run.running()}
     told = ("id", "server", "patches", "created")
-    return [{**{name: spec.get(name) for name in told}, "reads": _reads(spec, root)} for spec in alive]
+    ours = [{**{name: spec.get(name) for name in told}, "reads": _reads(spec, root)} for spec in alive.values()]
+    return ours + strangers.strangers(os.path.realpath(root), alive)
 
 
 def _reads(spec: "dict[str, Any]", root: str) -> bool:
     """SGLang, or a path that the command line or PYTHONPATH names, lies below ``root`` or has it below itself."""
     named = [spec.get("site", root), *(spec.get("env") or {}).get("PYTHONPATH", "").split(":")]
     named += [word.rpartition("=")[2] for word in spec.get("argv") or ()]
-    both = [(os.path.realpath(path) + "/", root + "/") for path in named if path.startswith("/")]
-    return any(one.startswith(other) or other.startswith(one) for one, other in both)
+    return strangers.below_or_above(named, root)
 
 
 def _refuse_changed(params: "dict[str, Any]") -> None:

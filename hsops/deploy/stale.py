@@ -17,18 +17,25 @@ class StaleRun:
     """A server that has other code loaded than lies there.
 
     Args:
-        run, server: its run's id, its name in the inventory.
+        run, server: its run's id, its name in the inventory; both may be empty of one with a pid.
         patch: whose files changed.
         identity: the version of the patch that it has loaded; empty: it was launched without the patch in its list, and
             reads those files all the same.
+        pid: of a server that is no run of this state folder; None: it is one.
     """
 
     run: str
     server: str
     patch: str
     identity: str
+    pid: int | None = None
 
     def __str__(self) -> str:
+        if self.pid is not None:
+            whose = (
+                f"of run {self.run}, which is another state_dir's or has ended" if self.run else "not started by hsops"
+            )
+            return f"process {self.pid} ({whose}) still runs the files from before {self.patch} changed; start it again"
         what = f"{self.patch} {self.identity}" if self.identity else f"the files from before {self.patch} changed"
         return f"run {self.run} of {self.server} still runs {what}; relaunch: hsops launch {self.server} --replace"
 
@@ -58,5 +65,5 @@ def judge(runs: Iterable[Mapping[str, Any]], patch: str, identity: str, since: f
         held = (run["patches"] or {}).get(patch)
         older = run["reads"] and (run["created"] or 0.0) < since
         if older if held is None else held != identity:
-            found.append(StaleRun(run["id"], run["server"], patch, held or ""))
+            found.append(StaleRun(run["id"], run["server"], patch, held or "", run.get("pid")))
     return tuple(found)

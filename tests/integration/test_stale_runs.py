@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -61,8 +66,9 @@ def test_a_server_with_old_code_is_named(method: str, host: PracticeHost) -> Non
         for run in (old, other, new):
             host.agent().call("run-stop", run=run, grace=0.0)
 
-    stale = {"run": old, "server": "tiny", "patch": "hs-dump", "identity": first}
-    reader = [{"run": other, "server": "bare", "patch": "hs-dump", "identity": ""}] * (method == "source")
+    stale = {"run": old, "server": "tiny", "patch": "hs-dump", "identity": first, "pid": None}
+    reads = {"run": other, "server": "bare", "patch": "hs-dump", "identity": "", "pid": None}
+    reader = [reads] * (method == "source")
     words = [f"run {old} of tiny still runs hs-dump {first}; relaunch: hsops launch tiny --replace"]
     if reader:
         said = f"run {other} of bare still runs the files from before hs-dump changed; relaunch: hsops launch bare"
@@ -87,3 +93,80 @@ def test_it_is_said_to_people_after_the_change(host: PracticeHost) -> None:
 
     for out, word in ((done, " applied in "), (back, " reverted in ")):
         assert out.index(word) < out.index(f"run {run} of tiny still runs hs-dump 0123456789ab; relaunch"), out
+
+
+# a server by hand: it says when it is there, and has a rank, as SGLang's launcher has
+BY_HAND = """\
+import subprocess, sys, time
+rank = subprocess.Popen(["sglang::scheduler_TP0", "600"], executable="/bin/sleep")
+print("ready", rank.pid, flush=True)
+sys.stdin.read()
+rank.kill()
+"""
+
+
+@contextmanager
+def by_hand(*words: str, **env: str) -> Iterator[int]:
+    """The pid of a server that is there; at the end it is gone with its rank."""
+    told = {**os.environ, **env}
+    process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=told)
+    assert process.stdout and process.stdout.readline().startswith("ready")
+    try:
+        yield process.pid
+    finally:
+        process.communicate("", timeout=60)
+
+
+def named(told_of: dict[str, Any]) -> list[int]:
+    return [one["pid"] for one in told_of["stale_runs"]]
+
+
+def test_a_server_that_was_started_by_hand_is_named(host: PracticeHost, tmp_path: Path) -> None:
+    """Once, by its launcher; one that started after the change, one of another Python, and a client of it are not."""
+    other = practice_host(tmp_path / "other")
+    for one in (host, other):
+        for name in ("launch_server", "bench_serving"):
+            (one.site / f"sglang/{name}.py").write_text(BY_HAND)
+    engine = tmp_path / "engine.py"
+    engine.write_text(BY_HAND)
+    module = ("-m", "sglang.launch_server", "--tp", "2")
+    with (
+        by_hand(host.python, *module) as first,
+        by_hand(host.python, "-u", str(engine)) as second,
+        by_hand(other.python, *module),
+        by_hand(host.python, *module, HSOPS_RUN="0102-030405-abcd") as third,
+    ):
+        check, done = told(host, "--check"), told(host)
+        with by_hand(host.python, *module):
+            again, back = told(host), told(host, "--revert")
+
+    assert named(check) == named(done) == named(again) == sorted((first, second, third))
+    assert len(named(back)) == 4 and set(named(done)) < set(named(back))
+    assert (
+        f"process {first} (not started by hsops) still runs the files from before hs-dump changed; start it again"
+        in done["warnings"]
+    )
+    assert any("(of run 0102-030405-abcd, which is another state_dir's" in line for line in done["warnings"])
+
+
+def test_a_server_of_ours_is_named_as_a_run_only(host: PracticeHost) -> None:
+    """Though its processes look the same."""
+    (host.site / "sglang/launch_server.py").write_text(BY_HAND.replace("sys.stdin.read()", "time.sleep(600)"))
+    run = host.agent().call(
+        "run-start", server="tiny", model="none", tp=1, port=0, host="127.0.0.1", env={}, spec_hash="s", dump_dir="",
+        patches={}, needs=[], argv=["{python}", "-m", "sglang.launch_server"],
+    )["run"]  # fmt: skip
+    try:
+        wait_for(lambda: "ready" in Path(run["log"]).read_text())
+        (stale,) = told(host)["stale_runs"]
+    finally:
+        host.agent().call("run-stop", run=run["id"], grace=0.0)
+
+    assert (stale["run"], stale["pid"]) == (run["id"], None)
+
+
+def wait_for(true: Callable[[], bool]) -> None:
+    until = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < until
+        time.sleep(0.02)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from hsops.agent.runs import _reads
+from hsops.agent.strangers import is_sglang
 from hsops.deploy.stale import judge
 
 
@@ -74,3 +75,25 @@ def test_links_lead_to_the_same_folder(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("real")
 
     assert _reads({"site": "/w", "argv": [str(tmp_path / "link/m")]}, str(tmp_path / "real"))
+
+
+@pytest.mark.parametrize(
+    "words,server",
+    [
+        (["python3", "-m", "sglang.launch_server", "--tp", "8"], True),
+        (["/v/bin/python", "-u", "-m", "sglang.srt.entrypoints.http_server"], True),
+        (["/v/bin/python3.12", "/v/bin/sglang", "serve"], True),
+        (["python", "/src/sglang/python/sglang/launch_server.py"], True),
+        (["sglang::scheduler_TP3"], True),
+        (["python", "-m", "sglang.bench_serving"], False),
+        (["python", "-m", "pip", "install", "sglang"], False),
+        (["python", "tool.py", "sglang"], False),
+        (["python", "/src/sglang/benchmark/run.py"], False),
+        (["vim", "sglang"], False),
+        (["python"], False),
+        ([""], False),
+    ],
+)
+def test_what_is_an_sglang_server(words: list[str], server: bool) -> None:
+    """By its command line."""
+    assert is_sglang(words) is server
