@@ -3,7 +3,7 @@
 The engine knows edits, not patches: a file's new bytes, the mode, and the sha256 that the client saw before. All edits
 of a patch happen or none. What a crash left half done is undone or completed by the next of these verbs, whichever it
 is, which says so with an event: ``{"kind": "recovered", "patch", "what": undone | completed, "left": [files that
-somebody changed in between]}``.
+somebody changed in between], "aside"}``, the folder with what a script, or somebody meanwhile, had written; or none.
 """
 
 from __future__ import annotations
@@ -184,7 +184,8 @@ def rehearse(params: dict[str, Any]) -> dict[str, Any]:
     from hsops.agent import patch_script
 
     sglang, site = _place(params)
-    with lock.held(params) as held, held.kept_alive(), _locked(params, held):  # minutes: others are told for whom
+    patience = params["timeout"] + lock.STEP_S  # the script's, and a slow disk's; others are told for whom they wait
+    with lock.held(params) as held, held.kept_alive(patience), _locked(params, held):
         _recover(params["state_dir"], site)
         store = Store(params["state_dir"], params["patch"], site)
         return patch_script.rehearse(params, store, sglang["version"], import_root=params["place"] == "site")
@@ -230,8 +231,8 @@ def _recover(state_dir: str, site: Site) -> None:
     if os.path.isdir(os.path.join(os.path.expanduser(state_dir), "scratch")):  # a script ran when its agent was killed
         from hsops.agent import patch_script
 
-        for name in patch_script.discard_all(state_dir):
-            emit("recovered", patch=name, what="undone", left=[])
+        for name, aside in patch_script.discard_all(state_dir).items():
+            emit("recovered", patch=name, what="undone", left=[], aside=aside)
     for name, store in [*stores(state_dir, site).items(), *interrupted(state_dir)]:
         if recovered := store.recover():
             emit("recovered", patch=name, **recovered)

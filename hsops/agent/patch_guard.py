@@ -2,6 +2,7 @@
 
 Only needed where the script cannot have a view of its own. Every file's change time is compared, which no program can
 set; the bytes of the folders that the script is to work in are kept, so those can be brought back, others only be told.
+Nobody can tell who wrote a file meanwhile, the script or somebody else: what is taken away is put aside, not lost.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import time
 
@@ -24,6 +26,13 @@ class Guard:
 
     def __init__(self, scratch: str) -> None:
         self.kept, self.notes = os.path.join(scratch, "kept"), os.path.join(scratch, "guard.json")
+        head, patch, _ = scratch.rsplit("/", 2)
+        self._aside = os.path.join(os.path.dirname(head), "aside", patch, time.strftime("%m%d-%H%M%S"))
+
+    @property
+    def aside(self) -> str:
+        """Where what ``restore`` took away lies now; empty: nothing does."""
+        return self._aside if os.path.isdir(self._aside) else ""
 
     def watched(self) -> bool:
         """It was begun."""
@@ -51,7 +60,7 @@ class Guard:
                 if self._bring_back(site, path, before.get(path)):
                     restored.append(path)
             elif path not in before:
-                remove_file(os.path.join(site.root, path))
+                self._take_away(site, path)
                 restored.append(path)
             else:
                 lost.append(path)
@@ -64,28 +73,40 @@ class Guard:
         """One file of the scopes; False when only its times differ."""
         full, kept = os.path.join(site.root, path), os.path.join(self.kept, path)
         if before is None:
-            remove_file(full)
+            self._take_away(site, path)
             return True
         if os.path.islink(kept):
             same = os.path.islink(full) and os.readlink(full) == os.readlink(kept)
             if not same:
-                remove_file(full)
+                self._take_away(site, path)
                 os.symlink(os.readlink(kept), full)
             return not same
         with open(kept, "rb") as file:
             data = file.read()
         mtime, _, _, _, mode, uid, gid = before
         if os.path.islink(full):
-            remove_file(full)
+            self._take_away(site, path)
         found = site.state(path)
         state = {"sha256": sha256(data), "mode": mode & 0o7777, "mtime_ns": mtime, "uid": uid, "gid": gid}
         if found and {**found[0], "mtime_ns": mtime} == state:
             os.utime(full, ns=(mtime, mtime))
             return False
+        self._put_aside(site, path)
         os.makedirs(os.path.dirname(full), exist_ok=True)
         site.stage(path, state, _Bytes(data))
         sync_folder(site.place(path, state))
         return True
+
+    def _take_away(self, site: Site, path: str) -> None:
+        self._put_aside(site, path)
+        remove_file(os.path.join(site.root, path))
+
+    def _put_aside(self, site: Site, path: str) -> None:
+        """Keep what lies at ``path``, if it is a file or a link."""
+        full, target = os.path.join(site.root, path), os.path.join(self._aside, path)
+        if os.path.isfile(full) or os.path.islink(full):
+            os.makedirs(os.path.dirname(target), mode=0o700, exist_ok=True)
+            shutil.copy2(full, target, follow_symlinks=False)
 
 
 class _Bytes:

@@ -60,28 +60,32 @@ def scratch_of(state_dir: str, store: Store) -> str:
     return os.path.join(os.path.abspath(os.path.expanduser(state_dir)), "scratch", store.patch, store.key)
 
 
-def discard_all(state_dir: str) -> list[str]:
-    """``discard`` for every script that ran when its agent was killed; the patches of those that had changed files."""
+def discard_all(state_dir: str) -> dict[str, str]:
+    """``discard`` for every script that ran when its agent was killed: patches of which files were brought back, and
+    where lies what lay there."""
     folder = os.path.join(os.path.abspath(os.path.expanduser(state_dir)), "scratch")
     keys = [(name, key) for name in os.listdir(folder) for key in os.listdir(os.path.join(folder, name))]
-    changed = [name for name, key in keys if discard(os.path.join(folder, name, key))]
+    told = [(name, discard(os.path.join(folder, name, key))) for name, key in keys]
     for empty in (*glob.glob(os.path.join(glob.escape(folder), "*")), folder):
         with contextlib.suppress(OSError):  # of a kill between two mkdirs
             os.rmdir(empty)
-    return changed
+    return {name: aside for name, aside in told if aside is not None}
 
 
-def discard(scratch: str) -> bool:
-    """End what a script of before left running, bring back what it may have changed, remove its copy; True: it had."""
+def discard(scratch: str) -> str | None:
+    """End what a script of before left running, bring back what it may have changed, remove its copy.
+
+    Returns where lies what was taken away by that, perhaps nothing; None: it had changed nothing.
+    """
     if not os.path.isdir(scratch):
-        return False
+        return None
     kill_marked(MARK, scratch)
     guard = Guard(scratch)
     changed = guard.watched() and any(guard.restore())
     shutil.rmtree(scratch, onerror=_force)
     with contextlib.suppress(OSError):
         os.removedirs(os.path.dirname(scratch))
-    return bool(changed)
+    return guard.aside if changed else None
 
 
 def _force(_: Any, path: str, __: Any) -> None:
@@ -166,7 +170,7 @@ class _Run:
         code, ended = self._wait(self.copy, lambda: None)
         restored, lost = guard.restore()
         if restored or lost:
-            raise self._escaped(restored, lost)
+            raise self._escaped(restored, lost, guard.aside)
         return False, code, ended
 
     def _wait(self, root: str, enter: Callable[[], None]) -> tuple[int, int]:
@@ -230,13 +234,15 @@ class _Run:
         with open(full, "rb") as file:
             return {"content_b64": base64.b64encode(file.read()).decode(), "mode": found[1]}
 
-    def _escaped(self, restored: list[str], lost: list[str]) -> Refusal:
-        said = f"wrote below {self.site.root} by a path of its own, not in the folder that it was given"
+    def _escaped(self, restored: list[str], lost: list[str], aside: str) -> Refusal:
+        said = f"or somebody else wrote below {self.site.root} meanwhile, not in the folder that the script was given"
         if restored:
             said += f"; brought back: {', '.join(restored)}"
         if lost:
             said += f"; NOT brought back, for want of a copy: {', '.join(lost)}"
-        return self._refused("script-escaped", said, files=restored, lost=lost)
+        if aside:
+            said += f"; what lay there is kept in {aside}"
+        return self._refused("script-escaped", said, files=restored, lost=lost, aside=aside)
 
     def _refused(self, code: str, how: str, **detail: Any) -> Refusal:
         output = self._tail()

@@ -116,7 +116,7 @@ def rehearse(lock: Lock, wanted: ScriptParts) -> Rehearsed:
         found = lock.call(
             "patch-rehearse",
             what=f"{wanted.name}, its script on a copy",
-            deadline=Deadline(idle=spec.timeout + 60.0, total=spec.timeout + 180.0),
+            deadline=CHANGE,
             patch=wanted.name,
             place=wanted.place,
             script_b64=_text(wanted.script),

@@ -262,6 +262,8 @@ def refusal(agent: Agent, verb: str, error: dict[str, Any]) -> RemoteError:
 
 def _recovered(event: dict[str, Any], host: str) -> Note:
     left = f"; left as somebody else made them since: {', '.join(event['left'])}" if event["left"] else ""
+    if event.get("aside"):
+        left += f"; what lay there meanwhile is kept in {event['aside']}"
     result = "its files are as before" if event["what"] == "undone" else "it counted already, only the tidying was left"
     return Note(f"an interrupted change of {event['patch']} was {event['what']}: {result}{left}", host, "warn")
 

@@ -252,9 +252,31 @@ def test_without_a_view_of_its_own_what_was_written_to_the_real_files_is_brought
 
     assert caught.value.code == "script-escaped"
     assert caught.value.detail["files"] == ["sglang/deep/x.py", MODEL, OTHER, "sglang/version.py"]
+    aside = Path(caught.value.detail["aside"])
+    assert f"kept in {aside}" in caught.value.message and aside.is_relative_to(site.folder.parent / "state/aside/hand")
+    assert {
+        str(p.relative_to(aside)): p.read_bytes() for p in aside.rglob("*") if p.is_file() and not p.is_symlink()
+    } == {
+        "sglang/deep/x.py": b"x",
+        OTHER: b"OTHER\n",
+    }
+    assert os.readlink(aside / MODEL) == "/etc/passwd"
     assert caught.value.detail["lost"] == ["elsewhere/far.py"] and "NOT brought back" in caught.value.message
     assert {path: told for path, told in site.tree().items() if not path.startswith("elsewhere")} == before
     assert (site.root / OTHER).stat().st_mtime_ns == 10**18 and not (site.root / "sglang/deep").exists()
+
+
+def test_what_others_write_while_a_script_is_watched_is_kept(site: Site) -> None:
+    """Nobody can tell whose it is: it is taken away with the script's own work, and lies where the refusal says."""
+    script(site, f"open({str(site.root / 'theirs.py')!r}, 'w').write('a colleague wrote this\\n')\n")
+    before = site.tree()
+
+    with pytest.raises(AgentError) as caught:
+        agent(site, "no")
+
+    (kept,) = Path(caught.value.detail["aside"]).iterdir()
+    assert (kept.name, kept.read_text()) == ("theirs.py", "a colleague wrote this\n") and site.tree() == before
+    assert "or somebody else wrote below" in caught.value.message
 
 
 @pytest.mark.parametrize("private", ["auto", "no"])

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from hsops.core.deadline import Deadline
 from hsops.core.errors import AgentError
 from hsops.core.patches import ScriptPatch
 from hsops.deploy import do
 from hsops.deploy.parts import read
+from hsops.deploy.planned import Plan
 from hsops.remote.lock import Lock, explained
 
 
@@ -21,10 +23,12 @@ class Asked:
 
     lock_wait: float
     calls: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    deadlines: list[Deadline] = field(default_factory=list)
 
     def call(self, verb: str, /, *, deadline: Any, **params: Any) -> dict[str, Any]:
         self.calls.append((verb, params))
-        return {"files": {}, "ended": 0}
+        self.deadlines.append(deadline)
+        return {"files": {}, "ended": 0, "changed": []}
 
 
 @pytest.mark.parametrize("wait", [0.0, 300.0])
@@ -40,6 +44,22 @@ def test_a_scripts_rehearsal_waits_as_long_as_it_is_told_and_says_why(wait: floa
     ((verb, params),) = agent.calls
     assert (verb, params["lock"]["wait"], params["lock"]["command"]) == ("patch-rehearse", wait, "hsops deploy")
     assert (params["lock"]["what"], params["lock"]["reason"]) == ("hand, its script on a copy", "for the night")
+
+
+def test_a_change_may_take_as_long_as_the_host_says_that_it_goes_on(tmp_path: Path) -> None:
+    """Its agent tells so every two seconds, until it stands still for ten minutes; silence ends it."""
+    (tmp_path / "s.py").write_text("pass\n")
+    patch = ScriptPatch(name="hand", kind="script", run="s.py", files=("sglang/x.py",), timeout=600)
+    planned = Plan("p", "1", {}, "absent", "", "0.5.9", ())
+    agent = Asked(300.0)
+    lock = Lock(agent, "hsops deploy")  # type: ignore[arg-type]
+
+    do.apply(lock, planned)
+    do.revert(lock, planned)
+    do.rehearse(lock, read(patch, tmp_path, lambda *_: pytest.fail("no fault")))  # type: ignore[arg-type]
+
+    assert [verb for verb, _ in agent.calls] == ["patch-apply", "patch-revert", "patch-rehearse"]
+    assert [(one.idle, one.total) for one in agent.deadlines] == [(60.0, None)] * 3
 
 
 @pytest.mark.parametrize("more", ["", "; in an emergency: hsops stop --force"])
