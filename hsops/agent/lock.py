@@ -26,7 +26,6 @@ from hsops.agent.protocol import Refusal, emit
 WAIT_S = 10.0
 _BEAT_S = 2.0
 STEP_S = 600.0  # one step of a change on a slow disk; what takes longer stands still
-_TAKEN_S = 1.0  # whoever ends a holder's process claims the lock only when that is gone
 _LOOK_S = 5.0  # for those that only look, which takes them milliseconds
 
 
@@ -136,7 +135,7 @@ def held(params: dict[str, Any]) -> Iterator[Held]:
     said, folder = asked(params), leases.folder_of(params["state_dir"])
     mine = _again(folder, said) if said.get("held") else _take(folder, said)
     if mine.before:
-        _tell(params, "expired", mine.before)
+        tell(params, "expired", mine.before)
     try:
         yield mine
     except BaseException:
@@ -189,61 +188,9 @@ def _other(params: dict[str, Any]) -> dict[str, Any] | None:
     _, lease = leases.current(folder)
     if lease and leases.state_of(lease) == "expired":
         leases.end(lease)  # first: a process that cannot be ended must stay known to the next one
-        if _void(folder, lease, params):
-            _tell(params, "expired", lease)
+        if void(folder, lease, params):
+            tell(params, "expired", lease)
     return lease if lease and lease.get("agent") and lease["agent"][0] != os.getpid() else None
-
-
-def show(params: dict[str, Any]) -> dict[str, Any]:
-    """Verb ``lock-show``. ``params``: optional ``lock.token`` of a command whose verb ended without an answer.
-
-    Result: ``holder``: told or null; what has expired is told too, by its ``state``. ``taken``: who took the lock from
-    that command, in words; empty when nobody did.
-    """
-    folder, token = leases.folder_of(params["state_dir"]), (params.get("lock") or {}).get("token")
-    until = time.monotonic() + _TAKEN_S
-    while True:
-        _, lease = leases.current(folder)
-        ours = lease and token and lease.get("token") == token
-        if not ours or leases.state_of(lease) != "expired" or time.monotonic() > until:
-            break
-        time.sleep(0.01)
-    there = leases.told(lease) if lease and leases.state_of(lease) != "free" else None
-    return {"holder": there, "taken": leases.taker(lease, token) if token else ""}
-
-
-def evict(params: dict[str, Any]) -> dict[str, Any]:
-    """Verb ``lock-evict``: take the lock away from the holder ``n``. ``params``: ``n``; ``lock``: who does it.
-
-    Result: ``{"evicted": told or null, "ended": whether its process had to be killed}``.
-
-    Raises:
-        Refusal: ``changed-meanwhile``: another holds it by now; ``not-ended``: its process outlives SIGKILL, and
-            nobody gets the lock before that is gone.
-    """
-    folder = leases.folder_of(params["state_dir"])
-    n, lease = leases.current(folder)
-    if lease is None or leases.state_of(lease) == "free":
-        return {"evicted": None, "ended": False}
-    if n != params["n"]:
-        said = f"another holds the lock by now: {leases.words(lease)}"
-        raise Refusal("changed-meanwhile", said, holder=leases.told(lease))
-    shown = leases.told(lease)
-    ended = leases.end(lease)
-    if not _void(folder, lease, params) and not ended:
-        raise Refusal("changed-meanwhile", "somebody else took the lock at this moment")
-    _tell(params, "unlock", lease)
-    return {"evicted": shown, "ended": ended}
-
-
-def release(params: dict[str, Any]) -> dict[str, Any]:
-    """Verb ``lock-release``: a command that kept the lock needs it no more. ``params``: ``lock.token``."""
-    folder = leases.folder_of(params["state_dir"])
-    _, lease = leases.current(folder)
-    ours = bool(lease and lease.get("token") == params["lock"]["token"])
-    if lease and ours:
-        Held(folder, lease).leave(keep=False)
-    return {"released": ours}
 
 
 def who(params: dict[str, Any]) -> dict[str, Any]:
@@ -252,12 +199,13 @@ def who(params: dict[str, Any]) -> dict[str, Any]:
     return {name: said[name] for name in ("who", "pid", "command", "what", "reason")}
 
 
-def _tell(params: dict[str, Any], action: str, lease: dict[str, Any]) -> None:
+def tell(params: dict[str, Any], action: str, lease: dict[str, Any]) -> None:
+    """For the audit log: the client of ``params`` took the lock of ``lease``."""
     of = {name: lease.get(name) for name in ("who", "pid", "command", "what", "reason", "taken")}
     audit.append(params["state_dir"], {"action": action, **who(params), "of": of, "outcome": "done"})
 
 
-def _void(folder: str, lease: dict[str, Any], params: dict[str, Any]) -> bool:
+def void(folder: str, lease: dict[str, Any], params: dict[str, Any]) -> bool:
     """Put a lease that nobody holds above ``lease``; False when another one is there by now."""
     return leases.claim(folder, {**leases.fresh(lease, asked(params)), "agent": None, "free": True})
 

@@ -14,9 +14,9 @@ SIZE = 72 << 10  # 64 KiB were full when patches, leases and stop learned what a
 # tell most of. Any order is right, and a module that is not named comes last.
 _ORDER = """
 gpus doctor_gpus probe_host probe probe_stacks patch_owners patch_shapes patch_plan patch_view patch
-patch_store patch_script patch_site lock patch_copy patch_guard leases audit orphans runs proof rundir stop
-facts doctor jit_cache dumps logs send evict prune probe_census probe_strace probe_sample vitals follow direct
-restart probe_tools oom protocol probe_files __main__ ending probe_http supervisor procs claims doctor_pci
+patch_store patch_script patch_site lock lock_verbs patch_copy patch_guard leases audit orphans runs strangers proof
+rundir stop facts doctor jit_cache dumps logs send evict prune probe_census probe_strace probe_sample vitals
+follow direct restart probe_tools oom protocol probe_files __main__ ending probe_http supervisor procs claims doctor_pci
 serve frames relay options
 """
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # zip cannot hold an older date; a constant makes the bytes reproducible

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from hsops.agent import leases, lock, patch, procs
+from hsops.agent import leases, lock, lock_verbs, patch, procs
 from hsops.agent.patch_site import Site, sha256
 from hsops.agent.patch_store import Store
 from hsops.agent.protocol import Refusal
@@ -246,7 +246,7 @@ def test_in_an_emergency_one_goes_on_beside_it(state_dir: str) -> None:
 def test_unlock_and_those_who_look_do_not_forget_it_either(state_dir: str) -> None:
     """It may still write."""
     with pytest.raises(Refusal, match="cannot be ended"):
-        lock.evict({"state_dir": state_dir, "n": 1})
+        lock_verbs.evict({"state_dir": state_dir, "n": 1})
     assert holder(state_dir) == 1
 
     folder = os.path.join(state_dir, "patches")
@@ -289,12 +289,12 @@ def test_who_lost_the_lock_is_told_by_whom_it_was_taken(state_dir: str) -> None:
     with lock.held(asked(state_dir, "ann")):
         pass
     expire(state_dir)
-    lock.evict({**asked(state_dir, "bob"), "n": 1})
+    lock_verbs.evict({**asked(state_dir, "bob"), "n": 1})
     for token in ("cy", "dan"):
         with lock.held(asked(state_dir, token)):
             pass
 
-    told = {token: lock.show(asked(state_dir, token))["taken"] for token in ("ann", "bob", "cy", "dan", "eve")}
+    told = {token: lock_verbs.show(asked(state_dir, token))["taken"] for token in ("ann", "bob", "cy", "dan", "eve")}
 
     assert told == {"ann": "bob@box took it with 'bob'", "bob": "", "cy": "", "dan": "", "eve": ""}
 
@@ -307,7 +307,7 @@ def test_who_lost_the_lock_is_remembered_for_a_while_not_for_ever(state_dir: str
         expire(state_dir)
     with lock.held(asked(state_dir, "last")) as mine:
         assert mine.lease and len(mine.lease["lost"]) == leases._KNOWN
-    assert lock.show(asked(state_dir, "t39"))["taken"] == "last@box took it with 'last'"
+    assert lock_verbs.show(asked(state_dir, "t39"))["taken"] == "last@box took it with 'last'"
 
 
 def test_a_command_that_asks_before_its_ender_has_claimed_is_told_all_the_same(state_dir: str) -> None:
@@ -316,9 +316,9 @@ def test_a_command_that_asks_before_its_ender_has_claimed_is_told_all_the_same(s
         pass
     expire(state_dir)
     found: list[str] = []
-    looking = threading.Thread(target=lambda: found.append(lock.show(asked(state_dir, "ann"))["taken"]))
+    looking = threading.Thread(target=lambda: found.append(lock_verbs.show(asked(state_dir, "ann"))["taken"]))
     looking.start()
-    lock.evict({**asked(state_dir, "bob"), "n": 1})
+    lock_verbs.evict({**asked(state_dir, "bob"), "n": 1})
     looking.join(30)
 
     assert found == ["bob@box took it with 'bob'"]
