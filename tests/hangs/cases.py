@@ -59,6 +59,7 @@ class Session:
         fault: of ``hsops lab up --fault``.
         fine: looks at the healthy server, idle and loaded by turns.
         untraced: whoever looks has no right to trace.
+        followed: looks all the way up, too: a start without a hang.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Session:
     fault: str | None = None
     fine: int = 0
     untraced: bool = False
+    followed: bool = False
 
     @property
     def cases(self) -> tuple[Case, ...]:
@@ -89,7 +91,8 @@ def _serves(deed: str, who: int, place: str = "forward") -> Case:
 
 
 SESSIONS = (
-    Session("good", fine=10),
+    Session("good", fine=10, followed=True),
+    Session("slow", fine=3, followed=True, fault="sleepy-load"),
     Session(
         "spin",
         up=(

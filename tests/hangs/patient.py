@@ -47,7 +47,7 @@ class Patient:
         baseline, good = self.lab.layout.home / "state/baselines/tiny.json", self.lab.layout.home / f"good-{self.tp}"
         if patched:
             assert self.hsops("deploy", "--yes").returncode == 0
-        if not good.exists():
+        if not good.exists():  # before anything is ordered
             assert self.hsops("launch", "--wait-healthy", timeout=START_S).returncode == 0
             shutil.copy(baseline, good)
             self.hsops("stop")

@@ -55,7 +55,7 @@ def test_a_server_goes_through(session: Session, patient: Patient) -> None:
     known = results.read().get(str(TP), {}) if RESUME else {}
     cases = [case for case in session.cases if case.ends or not known.get(case.id, {}).get("right")]
     up = [case for case in cases if case in session.up]
-    looks = patient.start(up, patched=session.patched, records=session.name == "good")
+    looks = patient.start(up, patched=session.patched, records=session.followed)
     ends = any(case.ends for case in up)
     wrong = [] if not up else [case.id for case in up if not patient.told[case.id]["right"]]
     if not ends:
