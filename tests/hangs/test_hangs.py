@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,12 +30,25 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     labs.down(home, purge=not kept)
 
 
+@pytest.fixture(scope="session")
+def good(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The baseline of one undisturbed launch."""
+    path = lab.layout.home / f"good-{TP}"
+    if not path.exists():
+        hsops = Cli(lab.inventory).changed(tmp_path_factory.mktemp("inventory") / "inventory.yaml", patches=[])
+        assert hsops("launch", "--wait-healthy", timeout=900).returncode == 0
+        assert hsops("stop").returncode == 0
+        shutil.copy(lab.layout.home / "state/baselines/tiny.json", path)
+    return path
+
+
 @pytest.fixture
-def patient(lab: Lab, session: Session, tmp_path: Path) -> Iterator[Patient]:
+def patient(lab: Lab, good: Path, session: Session, tmp_path: Path) -> Iterator[Patient]:
     """The server of a session, not started yet. It leaves nothing behind."""
     labs.up(lab.layout.home, fault=session.fault)
+    shutil.copy(good, lab.layout.home / "state/baselines/tiny.json")
     control.install(lab.layout.site)
-    orders = lab.layout.home / "orders"  # the same for every launch: it is a part of the environment
+    orders = lab.layout.home / "orders"
     orders.mkdir(exist_ok=True)
     hsops = Cli(lab.inventory).changed(
         tmp_path / "inventory.yaml",
