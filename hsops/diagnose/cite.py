@@ -15,6 +15,7 @@ from hsops.diagnose.waits import native, state_of
 
 _LONG = 160
 _BRANCHES = 12
+_THREADS, _BUSY = 3, 20.0  # of those that use at least so much of a core, in percent
 _NO_TIME_S = 0.05
 _COSTS = {
     "stacks": "which rank stands where the others do not cannot be told",
@@ -132,6 +133,14 @@ def _thread(group: list[Process]) -> Iterator[Finding]:
         yield Finding("threads", f"{text}; the main thread waits in {first.activity.wchan}")
     elif words:
         yield Finding("threads", text)
+    for process in group:
+        busy = [
+            f"{name} {cpu:.0f} %"
+            for name, cpu, _ in (process.activity.others if process.activity else ())
+            if cpu >= _BUSY
+        ]
+        if busy:
+            yield Finding("threads", f"{process.label}, other threads: {', '.join(busy[:_THREADS])}")
 
 
 def stacks(ev: Evidence) -> Iterator[Finding]:

@@ -142,6 +142,15 @@ def test_what_cannot_be_seen_is_told_with_its_price() -> None:
     assert on_cpu == told[:1]
 
 
+def test_other_threads_at_work_are_told() -> None:
+    """Not those that hardly use a core."""
+    activity = replace(QUIET, call="futex", others=(("nccl-progress", 98.0, "R"), ("py-writer", 3.0, "S")))
+
+    told = [finding.text for finding in cite.threads(Evidence(True, processes=(process(activity),)))]
+
+    assert told == ["TP0: waiting on a lock", "TP0, other threads: nccl-progress 98 %"]
+
+
 def test_the_last_line_is_what_looking_took() -> None:
     """Time, CPU and the looks that took some; a thread that is held afterwards is shouted."""
     seen = Evidence(True, took_s=3.14, cpu_s=0.4, spent={"sample": 1.0, "native": 0.0})
