@@ -96,14 +96,20 @@ def rank_died(ev: Evidence) -> Verdict | None:
 
 
 def detokenizer_died(ev: Evidence) -> Verdict | None:
-    """The server was up, the schedulers live, the detokenizer does not."""
+    """The server was up, the schedulers live, the detokenizer does not.
+
+    Where /health still says 200 nothing goes through it (--skip-tokenizer-init); then its recorded end has to tell.
+    """
     up = ev.log is not None and "http" in ev.log.summary.reached
-    if not (ev.live and ev.alive and ev.ranks and up) or ev.detokenizer or ev.healthy:
+    end = ev.run.helpers.get("detokenizer") if ev.run else None
+    if not (ev.live and ev.alive and ev.ranks and up) or ev.detokenizer or (ev.healthy and not end):
         return None
+    how = f": {end}" if end else ""
+    lost = "only requests for token ids are answered" if ev.healthy else "no answer can leave the server"
     return Verdict(
         "detokenizer-died",
         "high",
-        "the detokenizer is gone: no answer can leave the server",
+        f"the detokenizer is gone{how}; {lost}",
         cite.everything(ev),
         remedy="hsops launch --replace --wait-healthy",
     )
