@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hsops.agent import probe_census, probe_host, probe_http, probe_stacks, probe_strace, probe_tools
+from hsops.agent import probe_census, probe_faults, probe_host, probe_http, probe_stacks, probe_strace, probe_tools
 from hsops.agent.procs import Proc
 
 STRACE = r"""strace: Process 4121 attached
@@ -210,3 +210,30 @@ def test_what_a_folder_lies_on(tmp_path: Path) -> None:
     found = [probe_host.mount(path)["type"] for path in (str(tmp_path / "link/1/x"), "/proc", "/")]
 
     assert found[:2] == ["proc", "proc"] and found[2] not in ("", "proc")
+
+
+def test_stacks_as_faulthandler_writes_them() -> None:
+    """The thread that got the signal is the main one and comes first, whatever stands before it; frames keep order."""
+    text = (
+        "Thread 0x00007f0a (most recent call first):\n"
+        '  File "/usr/lib/python3.11/threading.py", line 327 in wait\n'
+        "\n"
+        "Current thread 0x00007f0b (most recent call first):\n"
+        '  File "/v/lib/python3.11/site-packages/sglang/srt/x.py", line 9 in spin\n'
+        '  File "/v/lib/python3.11/site-packages/sglang/srt/x.py", line 3 in <module>\n'
+        "  ...\n"
+    )
+
+    main, other = probe_faults.parse(text)
+
+    assert (main["main"], main["frames"]) == (
+        True,
+        [["spin", "sglang/srt/x.py", 9], ["<module>", "sglang/srt/x.py", 3]],
+    )
+    assert (other["main"], other["frames"]) == (False, [["wait", "python3.11/threading.py", 327]])
+
+
+@pytest.mark.parametrize("text", ["", "nothing of the kind", '  File "x.py", line 1 in f\n'])
+def test_what_is_no_stack_gives_none(text: str) -> None:
+    """A file that somebody else wrote into."""
+    assert probe_faults.parse(text) == []
