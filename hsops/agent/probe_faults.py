@@ -16,7 +16,7 @@ from hsops.agent.probe_stacks import FRAMES, shorten
 from hsops.agent.probe_tools import state
 
 SIGNAL = signal.SIGRTMIN + 9
-_PATIENCE_S, _QUIET_S = 0.6, 0.03
+_PATIENCE_S, _QUIET_S = 1.5, 0.05  # a whole answer takes a millisecond, on a busy machine with pauses in it
 _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$')
 _SITE = '''"""hsops: stacks on a signal, where ptrace is not allowed. The next sitecustomize on the path runs, too."""
 import sys
@@ -108,6 +108,6 @@ def _answer(pid: int, asked: "tuple[str, int] | str", until: float) -> "dict[str
         with contextlib.suppress(OSError), open(path, "rb") as file:
             file.seek(size)
             before, text = text, file.read()
-            if text and text == before:
+            if text == before and b"Current thread" in text:
                 return {"threads": parse(text.decode("utf-8", "replace"))}
     return {"why": "timed-out", "message": f"pid {pid} did not answer the signal: stopped, or asleep in the kernel"}
