@@ -13,6 +13,7 @@ from typing import Any
 MINIMUM = (3, 10)
 _READERS = ("srt/environ.py", "srt/utils/*.py", "srt/utils.py", "**/*.py")  # of variables; the rest takes seconds
 _VARIABLE = re.compile(rb"\bSGL(?:ANG)?_[A-Z0-9_]*[A-Z0-9]\b")
+_FIELD = re.compile(r"^    (SGL\w+) *(?::[^=\n]+)?= *\(?\s*Env(Bool|Int|Float)", re.MULTILINE)
 
 
 def hello(params: "dict[str, Any]") -> "dict[str, Any]":
@@ -97,11 +98,11 @@ def flags(site: str, wanted: "list[str]") -> "dict[str, bool]":
     return {flag: flag in known for flag in wanted}
 
 
-def environment(params: "dict[str, Any]") -> "dict[str, list[str]]":
+def environment(params: "dict[str, Any]") -> "dict[str, Any]":
     """What values of environment variables may speak of. ``params``: ``wanted``, the variables.
 
     ``interfaces`` of the network, ``cards``: InfiniBand or RoCE devices, ``names``: variables that SGLang's code reads,
-    all of them unless those ``wanted`` were found before.
+    all of them unless those ``wanted`` were found before. ``kinds``: Bool, Int or Float of those ``wanted``.
     """
     root, names = sglang()["root"], set[bytes]()
     wanted = {name.encode() for name in params["wanted"] if name.startswith(("SGLANG_", "SGL_"))}
@@ -113,7 +114,18 @@ def environment(params: "dict[str, Any]") -> "dict[str, list[str]]":
             break
     folders = {"interfaces": "/sys/class/net", "cards": "/sys/class/infiniband"}
     found = {name: sorted(os.listdir(path)) if os.path.isdir(path) else [] for name, path in folders.items()}
-    return {**found, "names": sorted(name.decode() for name in names)}
+    known = kinds(root) if wanted and root else {}
+    told = {name: known[name] for name in params["wanted"] if name in known}
+    return {**found, "names": sorted(name.decode() for name in names), "kinds": told}
+
+
+def kinds(root: str) -> "dict[str, str]":
+    """Bool, Int or Float of the variables that SGLang declares as such, where its code declares them."""
+    try:
+        with open(os.path.join(root, "srt", "environ.py"), encoding="utf-8") as file:
+            return dict(_FIELD.findall(file.read()))
+    except (OSError, ValueError):
+        return {}
 
 
 def machine() -> "dict[str, str]":

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 
 from hsops.launch import nccl
@@ -101,6 +101,12 @@ _COUNTS = frozenset(
     | {"NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD", "NCCL_IB_TIMEOUT", "NCCL_IB_RETRY_CNT", "NCCL_IB_GID_INDEX"}
     | {"CUDA_DEVICE_MAX_CONNECTIONS", "TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"}
 )
+_KINDS = {  # as SGLang's own fields read them (srt/environ.py, the same in 0.5.4 - 0.5.23); "" is left to it
+    "Bool": re.compile(r"(?i)(true|1|yes|y|false|0|no|n)\Z"),
+    "Int": re.compile(r"[+-]?\d+(_\d+)*\Z"),
+    "Float": re.compile(r"(?i)[+-]?(\d+(_\d+)*\.?\d*|\.\d+)(e[+-]?\d+)?\Z|[+-]?(inf|infinity|nan)\Z"),
+}
+_IS_NOT = {"Bool": "none of true, 1, yes, y, false, 0, no, n", "Int": "no whole number", "Float": "no number"}
 _OVERWRITTEN = frozenset({"CUDA_DEVICE_MAX_CONNECTIONS"})
 _INTERFACES = frozenset({"NCCL_SOCKET_IFNAME", "NCCL_OOB_NET_IFNAME"})
 
@@ -112,11 +118,13 @@ class Machine:
     Args:
         interfaces: of its network; ``cards``: its InfiniBand or RoCE devices.
         names: variables that the installed SGLang reads; all of them, or enough to know those that were asked about.
+        kinds: ``Bool``, ``Int`` or ``Float`` of those that its code declares as such.
     """
 
     interfaces: tuple[str, ...] | None = None
     cards: tuple[str, ...] | None = None
     names: frozenset[str] | None = None
+    kinds: Mapping[str, str] = field(default_factory=dict)
 
 
 def wants_machine(env: Mapping[str, str]) -> bool:
@@ -175,7 +183,13 @@ def _value(name: str, value: str, machine: Machine, tp: int) -> str:
         return _there(value, machine.interfaces, "network interface")
     if name == "NCCL_IB_HCA" and machine.cards is not None:
         return _there(value, machine.cards, "InfiniBand or RoCE device", port=True)
-    return _devices(value, tp) if name == "CUDA_VISIBLE_DEVICES" else ""
+    return _devices(value, tp) if name == "CUDA_VISIBLE_DEVICES" else _typed(value, machine.kinds.get(name, ""))
+
+
+def _typed(value: str, kind: str) -> str:
+    if not value or not kind or _KINDS[kind].match(value):
+        return ""
+    return f"{value!r} is {_IS_NOT[kind]}: the installed SGLang would warn and use its default"
 
 
 def _word(name: str, value: str) -> str:

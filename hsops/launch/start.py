@@ -69,7 +69,8 @@ def machine(agent: Agent, env: Mapping[str, str]) -> Machine:
     if not wants_machine(env):
         return Machine()
     told = agent.call("env-look", deadline=QUICK, wanted=list(env))
-    return Machine(tuple(told["interfaces"]), tuple(told["cards"]), frozenset(told["names"]) or None)
+    names = frozenset(told["names"]) or None
+    return Machine(tuple(told["interfaces"]), tuple(told["cards"]), names, told["kinds"])
 
 
 def parser(agent: Agent, version: str) -> Parser:

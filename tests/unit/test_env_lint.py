@@ -10,7 +10,8 @@ from hsops.launch.env_lint import Machine
 HOST = Machine(
     ("lo", "eth0", "ib0"),
     ("mlx5_0", "mlx5_1"),
-    frozenset({"SGLANG_ENABLE_JIT_DEEPGEMM", "SGLANG_HEALTH_CHECK_TIMEOUT"}),
+    frozenset({"SGLANG_ENABLE_JIT_DEEPGEMM", "SGLANG_HEALTH_CHECK_TIMEOUT", "SGLANG_CUTOFF", "SGLANG_HOST_IP"}),
+    {"SGLANG_ENABLE_JIT_DEEPGEMM": "Bool", "SGLANG_HEALTH_CHECK_TIMEOUT": "Int", "SGLANG_CUTOFF": "Float"},
 )
 
 
@@ -37,6 +38,9 @@ def said(env: dict[str, str], profile: dict[str, str] | None = None, tp: int = 2
         ("NCCL_SOCKET_IFNAME", "eno1", "the host has no network interface 'eno1'; it has lo, eth0, ib0"),
         ("NCCL_SOCKET_IFNAME", "=eth", "no network interface '=eth'"),
         ("NCCL_IB_HCA", "mlx4", "no InfiniBand or RoCE device 'mlx4'"),
+        ("SGLANG_ENABLE_JIT_DEEPGEMM", "on", "'on' is none of true, 1, yes, y, false, 0, no, n: the installed SGLang"),
+        ("SGLANG_HEALTH_CHECK_TIMEOUT", "20s", "'20s' is no whole number: the installed SGLang would warn"),
+        ("SGLANG_CUTOFF", "half", "'half' is no number"),
         ("CUDA_VISIBLE_DEVICES", "0", "1 devices for tp 2"),
         ("CUDA_VISIBLE_DEVICES", "3,3", "names a device twice"),
     ],
@@ -53,6 +57,9 @@ def test_what_cannot_be_meant(name: str, value: str, words: str) -> None:
     [
         {"NCCL_P2P_LEVEL": "sys", "NCCL_PROTO": "^LL128", "NCCL_ALGO": "Ring,Tree", "NCCL_DEBUG_SUBSYS": "INIT,^NET"},
         {"NCCL_ALGO": "allreduce:ring"},
+        {"SGLANG_ENABLE_JIT_DEEPGEMM": "True", "SGLANG_HEALTH_CHECK_TIMEOUT": "-1", "SGLANG_CUTOFF": "1e-3"},
+        {"SGLANG_ENABLE_JIT_DEEPGEMM": "", "SGLANG_HEALTH_CHECK_TIMEOUT": "1_000", "SGLANG_CUTOFF": "3"},
+        {"SGLANG_HOST_IP": "anything"},
         {"NCCL_SOCKET_IFNAME": "eth,ib"},
         {"NCCL_SOCKET_IFNAME": "=eth0"},
         {"NCCL_SOCKET_IFNAME": "^docker,lo"},
