@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO
 
@@ -59,9 +60,15 @@ def diagnose(
 
 
 def live(
-    session: Session, server: str | None, *, run_id: str = "", save: Path | None = None, unmoved_s: float = 0.0
+    session: Session,
+    server: str | None,
+    *,
+    run_id: str = "",
+    save: Path | None = None,
+    unmoved_s: float = 0.0,
+    allowed_s: float = 0.0,
 ) -> Outcome:
-    """The command's body on a host, for playbooks and launch too. ``unmoved_s``: what a launch's watch saw, if any."""
+    """The command's body on a host, for playbooks and launch too. ``unmoved_s``, ``allowed_s``: as in ``Evidence``."""
     from hsops.diagnose.bundle import pack
     from hsops.diagnose.judge import judge
     from hsops.diagnose.live import probe
@@ -78,7 +85,8 @@ def live(
     )
     if save:
         save.write_bytes(pack(raw, run=found, host=host.name, tp=spec.tp, unmoved_s=unmoved_s))
-    verdict = judge(from_probe(raw, host=host.name, run=found, tp=spec.tp, unmoved_s=unmoved_s))
+    seen = from_probe(raw, host=host.name, run=found, tp=spec.tp, unmoved_s=unmoved_s)
+    verdict = judge(replace(seen, allowed_s=allowed_s))
     return _outcome(verdict, raw["took_s"], server=spec.name, run=found.id if found else None)
 
 

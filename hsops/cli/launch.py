@@ -198,7 +198,7 @@ def _is_only_slow(session: Session, spec: ServerSpec, found: Stalled, verdicts: 
     for line in render.stalled_lines(found):
         session.console.emit(Note(line, spec.host))
     vouched = found.silent_s if found.usual_s is not None else 0.0
-    verdict = diagnose.live(session, spec.name, run_id=found.run.id, unmoved_s=vouched)
+    verdict = diagnose.live(session, spec.name, run_id=found.run.id, unmoved_s=vouched, allowed_s=found.limit_s)
     verdicts.append(verdict)
     if verdict.exit_code:
         return False

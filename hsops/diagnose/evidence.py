@@ -134,6 +134,7 @@ class Evidence:
             caches, functions) when it asked, past twice what good runs took for the step; 0 without such a watch.
         spent: seconds of looks that took some; cpu_s: CPU seconds that all of them took, None when unknown.
         held: threads that are traced or stopped after the looks and were not before.
+        allowed_s: how long that watch allows; also where no good run vouches for the step. 0: there is none.
     """
 
     live: bool
@@ -158,6 +159,7 @@ class Evidence:
     spent: Mapping[str, float] = field(default_factory=dict)
     cpu_s: float | None = None
     held: tuple[str, ...] = ()
+    allowed_s: float = 0.0
 
     @cached_property
     def ranks(self) -> Mapping[int, Process]:

@@ -11,10 +11,18 @@ FLOOR_S = 20.0  # no silence shorter than this is a hang, however fast good runs
 UNKNOWN_FLOOR_S = 60.0  # the same without good runs to compare with
 SLOW_LOAD_S = 600.0  # weights that take longer come in slowly: from a local disk hundreds of GB take minutes
 _SHARDS = re.compile(r"shards:[^\n]*?\[(?:(\d+):)?(\d+):(\d+)<")
+_ALLOWED = 0.8  # of what a watch allows: it counts from other signs too, and a log's own clock has whole seconds
 
 
 def patience(ev: Evidence) -> float:
-    """Seconds of silence after which slow is out of the question: twice what good runs took for this step."""
+    """Seconds of silence after which slow is out of the question: twice what good runs took for this step.
+
+    Never more than a watch over the launch allows, which saw nothing else move for so long and asks therefore.
+    """
+    return min(_usual(ev), _ALLOWED * ev.allowed_s) if ev.allowed_s else _usual(ev)
+
+
+def _usual(ev: Evidence) -> float:
     if not ev.baseline or not ev.log:
         return UNKNOWN_FLOOR_S
     known, upcoming = compare(ev.baseline, ev.log.summary), ev.log.summary.next

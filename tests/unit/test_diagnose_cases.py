@@ -62,6 +62,24 @@ def test_a_watch_that_vouches_for_silence(name: str, verdict: tuple[str, int | N
     assert (found.name, found.rank, found.hung) == verdict
 
 
+def test_a_watch_that_allows_less_than_the_floor() -> None:
+    """``launch --stall-after 11``: a hang was named only after 44 s where no good run vouched for the step."""
+    case = diagnose_cases.load("warmup-spin-just-begun")
+    case["live"]["silent"] = 12
+    seen = diagnose_cases.evidence(case)
+
+    assert judge(seen).name == "starting"
+    assert judge(replace(seen, allowed_s=11.0)).name == "warmup-deadlock-busy-wait"
+
+
+@pytest.mark.parametrize("name", [name for name in diagnose_cases.names() if diagnose_cases.load(name).get("moves")])
+def test_what_is_known_to_be_slow_is_slow_however_little_a_watch_allows(name: str) -> None:
+    """A short ``--stall-after`` makes nobody blind to what moves, or to what is mute for minutes when all is well."""
+    seen = diagnose_cases.evidence(diagnose_cases.load(name))
+
+    assert judge(replace(seen, allowed_s=11.0)).moving
+
+
 def test_every_verdict_has_one_family() -> None:
     """No class stands in two families."""
     names = [name for family in FAMILIES.values() for name in family]
