@@ -86,7 +86,8 @@ def launched(scene: Scene) -> tuple[Client, Client]:
 def ended(scene: Scene, what: str, when: str, seen: dict[str, Any], *clients: Client) -> None:
     """Stop the server; each client must have its log to the last byte."""
     run = Cli(scene.inventory).json("status")["data"]["runs"][0]
-    same = (run["id"], run["pid"], run["rank_pids"]) == tuple(scene.run[k] for k in ("id", "pid", "rank_pids"))
+    before = scene.run["rank_pids"].items()  # of those that had shown their titles by then
+    same = (run["id"], run["pid"]) == (scene.run["id"], scene.run["pid"]) and before <= run["rank_pids"].items()
     healthy = (
         "healthy, the same processes" if same and run["health"] == "healthy" else f"{run['phase']} {run['health']}"
     )
