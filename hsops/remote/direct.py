@@ -8,10 +8,10 @@ argument.
 from __future__ import annotations
 
 import datetime as dt
+import os
 import secrets
 import socket
 import ssl
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -217,8 +217,8 @@ def _context(ours: Identity, theirs: Identity) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False  # the certificate is known byte by byte; it has no name to check
     context.load_verify_locations(cadata=theirs.certificate)
-    with tempfile.NamedTemporaryFile("w", prefix="hsops-identity-") as file:  # mode 0600; OpenSSL wants a file
+    with os.fdopen(os.memfd_create("hsops-identity"), "w") as file:  # OpenSSL wants a file; the key is never on a disk
         file.write(ours.both)
         file.flush()
-        context.load_cert_chain(file.name)
+        context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
     return context

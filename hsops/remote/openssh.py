@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
-import tempfile
-from contextlib import suppress
-from pathlib import Path
 
 from hsops.core.deadline import Deadline
 from hsops.core.errors import AuthenticationError, DeadlineError, HostKeyError, HsopsError, UnreachableError
@@ -76,9 +74,9 @@ class OpenSshStream(ChildStream):
 
     def __init__(self, target: Target, envelope: Envelope, deadline: Deadline) -> None:
         self._target = target
-        self._log = tempfile.NamedTemporaryFile(prefix="hsops-ssh-")  # noqa: SIM115 - closed with the context
+        self._log = os.fdopen(os.memfd_create("hsops-ssh"), "rb")  # a file would stay after SIGKILL
         through = ("-o", f"ProxyCommand={_escape(jump(target, deadline.connect))}") if target.jump else ()
-        how = (*target.config, *target.at_port, *through, "-E", self._log.name)
+        how = (*target.config, *target.at_port, *through, "-E", f"/proc/{os.getpid()}/fd/{self._log.fileno()}")
         argv = [*client(target, deadline.connect, *how), "--", target.destination, envelope.line]
         super().__init__(target.name, argv, envelope, deadline)
 
@@ -88,15 +86,11 @@ class OpenSshStream(ChildStream):
         finally:
             self._log.close()
 
-    def abandon(self) -> None:
-        super().abandon()  # first: it could make its log again
-        with suppress(OSError):
-            Path(self._log.name).unlink()
-
     def failure(self, code: int) -> HsopsError | None:
         if code != FAILED or self.ended:
             return super().failure(code)
-        log = Path(self._log.name).read_text(errors="replace")
+        self._log.seek(0)
+        log = self._log.read().decode(errors="replace")
         if not self.started:  # then stderr is the proxy's
             log = self.stderr.decode(errors="replace") + log
         return translate(log or "the connection was lost", self._target)

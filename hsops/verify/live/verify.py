@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from hsops.core.deadline import QUICK
@@ -15,6 +13,7 @@ from hsops.core.events import Emit, Progress
 from hsops.core.runs import Run
 from hsops.remote.agent import Agent
 from hsops.remote.runs import alive_run, need_capture
+from hsops.remote.scratch import scratch
 from hsops.remote.server import Server
 from hsops.verify.live.bench import Bench, Bring
 from hsops.verify.live.checks import FAIL, KINDS, PASS, Check, skipped
@@ -88,11 +87,11 @@ def verify_live(agent: Agent, job: Job, bring: Bring, emit: Emit) -> Report:
         todo = plan(room)
         if not todo.subject:
             raise UnhealthyError("the server takes no prompt long enough for a check", host=name)
-        with check_folder(agent, run, server, emit) as folder, tempfile.TemporaryDirectory(prefix="hsops-") as here:
+        with check_folder(agent, run, server, emit) as folder, scratch() as here:
             steps = len(todo.calls) + 2
             seen = drive(server, folder, todo, emit, steps=steps)
             emit(Progress("verify", steps - 2, steps, "steps", detail="reading what the ranks wrote"))
-            bench = Bench(todo, seen, folder, here=Path(here), bring=bring)
+            bench = Bench(todo, seen, folder, here=here, bring=bring)
             found = [Check("hello", PASS, f"{run.tp} ranks say so", {"ranks": run.tp}), *bench.judge()]
             emit(Progress("verify", steps - 1, steps, "steps", detail="lm_head"))
             found.append(bench.judge_head(_launched(job, run, info)))
