@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from hsops.agent import procs
 from hsops.core.runs import Run, parse_run
@@ -25,6 +28,21 @@ def agent_here(state: Path) -> Iterator[Agent]:
     for run in runs.list_runs(found):
         runs.stop_run(found, run.id, grace=0.0)
         assert not marked(run.id)
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[Agent]:
+    """``agent_here`` below the test's folder: what conftest.py gives to every test."""
+    with agent_here(tmp_path / "state") as found:
+        yield found
+
+
+def wait_for(true: Callable[[], object], what: str, patience: float = 60.0) -> None:
+    """Poll until it is so; ``what`` was waited for when it never is."""
+    until = time.monotonic() + patience
+    while not true():
+        assert time.monotonic() < until, what
+        time.sleep(0.02)
 
 
 def start(agent: Agent, *words: str, victim: str = "tree.py", **changed: Any) -> Run:

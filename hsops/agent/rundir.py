@@ -11,6 +11,7 @@ from typing import Any
 from hsops.agent import procs
 from hsops.agent.protocol import Refusal
 
+STARTING_S = 20.0  # from a run's spec to the start of its server by its supervisor; it takes ~0.1 s on a calm host
 RUN_ID = re.compile(r"^\d{4}-\d{6}-[0-9a-f]{4}$")
 
 

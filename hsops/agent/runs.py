@@ -15,9 +15,8 @@ from typing import Any
 
 from hsops.agent import audit, claims, facts, leases, lock, patch_store, probe_faults, procs, prune, strangers
 from hsops.agent.protocol import PROTOCOL, Refusal
-from hsops.agent.rundir import RunDir, all_runs, read_json, runs_folder, write_json
+from hsops.agent.rundir import STARTING_S, RunDir, all_runs, read_json, runs_folder, write_json
 
-_READY_S = 20.0  # for the supervisor to start the server; it takes ~0.1 s
 _SECRET = re.compile(r"(?i)(token|secret|password|api_?key)")
 _AUTO = range(20000, 32000)  # below net.ipv4.ip_local_port_range, so that no outgoing connection takes it meanwhile
 
@@ -165,7 +164,7 @@ def _launch(run: RunDir, env: "dict[str, str]") -> None:
     os.waitpid(first, 0)
     try:
         with os.fdopen(mine, "rb") as pipe:
-            answer = _read_within(pipe.fileno(), _READY_S)
+            answer = _read_within(pipe.fileno(), STARTING_S)
     finally:
         os.unlink(where)  # it holds the whole environment
     reply = json.loads(answer) if answer else {"error": _last_line(os.path.join(run.path, "supervisor.log"))}

@@ -10,9 +10,8 @@ from hsops.agent.ending import Ending, outlive_client, until
 from hsops.agent.full_disk import Unwritten
 from hsops.agent.proof import GPU_S, Proof
 from hsops.agent.restart import stop_asked
-from hsops.agent.rundir import RunDir, all_runs, find_run, runs_folder
+from hsops.agent.rundir import STARTING_S, RunDir, all_runs, find_run, runs_folder
 
-_STARTING_S = 5.0  # from a run's spec to the start of its server; it takes ~0.1 s
 _END_S = 5.0  # for the supervisor to reap the last one and write the end
 
 
@@ -42,8 +41,8 @@ def _of_server(params: "dict[str, Any]") -> "list[RunDir]":
     runs = [run for run in all_runs(runs_folder(params)) if run.read("spec.json").get("server") == params["server"]]
     for run in runs:  # with force a launch may be under way beside this, which has no state yet
         age = time.time() - run.read("spec.json").get("created", 0.0)
-        if 0 <= age < _STARTING_S:
-            until(lambda run=run: bool(run.read("state.json")), _STARTING_S - age)  # type: ignore[misc]
+        if 0 <= age < STARTING_S:
+            until(lambda run=run: bool(run.read("state.json")), STARTING_S - age)  # type: ignore[misc]
     snapshot = procs.Snapshot()
     return [run for run in runs if run.running() or run.processes(run.read("state.json"), snapshot)]
 

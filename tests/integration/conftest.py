@@ -13,6 +13,9 @@ from hsops.core.inventory import HostSpec
 from hsops.remote.connect import connect
 from hsops.remote.host import Host
 from tests.hosts import Change, Server
+from tests.running import agent
+
+__all__ = ["agent"]
 
 TRUE = Command(("true",))
 

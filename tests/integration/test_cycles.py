@@ -23,18 +23,11 @@ from hsops.core.runs import Run
 from hsops.remote import runs
 from hsops.remote.agent import Agent
 from hsops.remote.log import read_log
-from tests.running import VICTIMS, agent_here, marked, start
+from tests.running import VICTIMS, marked, start
 
 CYCLES = int(os.environ.get("HSOPS_CYCLES", "2"))
 HELD = re.compile(r"^(\S+) port (\d+) segment (\S+)$", re.MULTILINE)
 pytestmark = pytest.mark.timeout(120 + 30 * CYCLES)
-
-
-@pytest.fixture
-def agent(tmp_path: Path) -> Iterator[Agent]:
-    """The agent on this machine; whatever the test started is ended."""
-    with agent_here(tmp_path / "state") as found:
-        yield found
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,14 +12,7 @@ import pytest
 from hsops.core.errors import AgentError
 from hsops.remote import runs
 from hsops.remote.agent import Agent
-from tests.running import VICTIMS, agent_here, start
-
-
-@pytest.fixture
-def agent(tmp_path: Path) -> Iterator[Agent]:
-    """The agent on this machine; whatever the test started is ended."""
-    with agent_here(tmp_path / "state") as found:
-        yield found
+from tests.running import VICTIMS, start
 
 
 def test_one_run_a_dump_folder(agent: Agent, tmp_path: Path) -> None:

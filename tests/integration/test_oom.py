@@ -17,16 +17,9 @@ from hsops.core.runs import Run
 from hsops.remote import runs
 from hsops.remote.agent import Agent
 from tests.memory_cgroup import memory_cgroup
-from tests.running import VICTIMS, agent_here, start
+from tests.running import VICTIMS, start
 
 PATIENCE_S = 60.0
-
-
-@pytest.fixture
-def agent(tmp_path: Path) -> Iterator[Agent]:
-    """The agent on this machine; whatever the test started is ended."""
-    with agent_here(tmp_path / "state") as found:
-        yield found
 
 
 @pytest.fixture

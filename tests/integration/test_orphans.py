@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -23,16 +22,9 @@ from hsops.remote.lock import Lock
 from hsops.remote.orphans import orphans, stop_orphan
 from tests.gpu_tool import GpuTool
 from tests.hosts import run_dir
-from tests.running import VICTIMS, agent_here, start
+from tests.running import VICTIMS, start, wait_for
 
 PATIENCE_S = 60.0
-
-
-@pytest.fixture
-def agent(tmp_path: Path) -> Iterator[Agent]:
-    """The agent on this machine; whatever the test started is ended."""
-    with agent_here(tmp_path / "state") as found:
-        yield found
 
 
 @pytest.fixture
@@ -64,14 +56,6 @@ def rank_of(launcher: int) -> procs.Proc:
     wait_for(lambda: [p for p in procs.tree(launcher) if procs.role(procs.title(p.pid))], "a rank")
     (rank,) = procs.tree(launcher)
     return rank
-
-
-def wait_for(done: Callable[[], object], what: str) -> None:
-    """Poll until it is so."""
-    until = time.monotonic() + PATIENCE_S
-    while not done():
-        assert time.monotonic() < until, what
-        time.sleep(0.02)
 
 
 def told(agent: Agent, pid: int) -> Orphan | None:

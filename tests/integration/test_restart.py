@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +20,10 @@ from hsops.launch.watch import Watch
 from hsops.remote import runs
 from hsops.remote.agent import Agent
 from hsops.remote.log import LogCut, follow_log
-from tests.running import agent_here, marked, start
+from tests.running import marked, start
 
 QUICK = {"max": 2, "window": 600.0, "backoff": 0.1}
 PATIENCE_S = 40.0
-
-
-@pytest.fixture
-def agent(tmp_path: Path) -> Iterator[Agent]:
-    """The agent on this machine; whatever the test started is ended."""
-    with agent_here(tmp_path / "state") as found:
-        yield found
 
 
 def serve(agent: Agent, policy: dict[str, Any]) -> Run:

@@ -11,7 +11,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +23,7 @@ from hsops.core.runs import Run, parse_run
 from hsops.remote import runs
 from hsops.remote.agent import Agent
 from hsops.remote.log import read_log
-from tests.running import VICTIMS, agent_here, marked, start
-
-
-@pytest.fixture
-def agent(tmp_path: Path) -> Iterator[Agent]:
-    """The agent on this machine; whatever the test started is ended."""
-    with agent_here(tmp_path / "state") as found:
-        yield found
+from tests.running import VICTIMS, marked, start
 
 
 def until(agent: Agent, run: Run, wanted: Callable[[Run], bool]) -> Run:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,17 +23,10 @@ from hsops.remote.log import read_log
 from hsops.remote.server import BrokenError, KeyRefusedError
 from hsops.verify.live.verify import Job as Verify
 from hsops.verify.live.verify import verify_live
-from tests.running import VICTIMS, agent_here
+from tests.running import VICTIMS
 from tests.running import start as start_victim
 
 KEY, ADMIN = "k3y-of-all", "k3y-of-admins"
-
-
-@pytest.fixture
-def agent(tmp_path: Path) -> Iterator[Agent]:
-    """The agent on this machine; whatever the test started is ended."""
-    with agent_here(tmp_path / "state") as found:
-        yield found
 
 
 def start(agent: Agent, folder: Path, *words: str) -> Run:

@@ -10,8 +10,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
@@ -31,30 +29,15 @@ from hsops.remote.pulse import Pulse
 from hsops.remote.ssh import SshHost
 from tests.gpu_tool import GpuTool
 from tests.hosts import ServerFactory, run_dir
-from tests.running import agent_here, marked, start
+from tests.running import marked, start, wait_for
 
 PATIENCE_S = 60.0
-
-
-@pytest.fixture
-def agent(tmp_path: Path) -> Iterator[Agent]:
-    """The agent on this machine; whatever the test started is ended."""
-    with agent_here(tmp_path / "state") as found:
-        yield found
 
 
 @pytest.fixture
 def gpu_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GpuTool:
     """An nvidia-smi."""
     return GpuTool(tmp_path / "tool", monkeypatch)
-
-
-def wait_for(done: Callable[[], object], what: str) -> None:
-    """Poll until it is so."""
-    until = time.monotonic() + PATIENCE_S
-    while not done():
-        assert time.monotonic() < until, what
-        time.sleep(0.02)
 
 
 def said(run: Run, text: str) -> str:
