@@ -1,4 +1,7 @@
-"""The run directory ``<state_dir>/runs/<run id>/``: spec.json, state.json, events.jsonl, server.log, stop.json."""
+"""The run directory ``<state_dir>/runs/<run id>/``: spec.json, state.json, events.jsonl, server.log, stop.json.
+
+secrets.json has the command line where spec.json has one without keys.
+"""
 
 import contextlib
 import glob
@@ -37,6 +40,10 @@ class RunDir:
         with contextlib.suppress(OSError), open(os.path.join(self.path, "events.jsonl"), "a", encoding="utf-8") as file:
             file.write(line)
 
+    def argv(self) -> "list[str]":
+        """The server's command line, with its keys."""
+        return self.read("secrets.json").get("argv") or self.read("spec.json").get("argv") or []
+
     def attempt(self) -> int:
         """How often the server was started, counted from 1."""
         return int(self.read("state.json").get("attempt", 1))
@@ -56,10 +63,11 @@ class RunDir:
     def describe(self, snapshot: "procs.Snapshot | None" = None) -> "dict[str, Any]":
         """The run for ``run-list``: spec and state in one, with the phase as it is now."""
         spec, state = self.read("spec.json"), self.state()
-        names = ("server", "tp", "port", "argv", "spec_hash", "dump_dir", "patches", "sglang")
+        names = ("server", "tp", "port", "spec_hash", "dump_dir", "patches", "sglang")
         return {
             "id": self.id,
             **{name: spec.get(name) for name in names},
+            "argv": self.argv(),
             "directory": self.path,
             "log": self.log,
             "pid": state.get("pid", 0),

@@ -18,6 +18,7 @@ from hsops.agent.protocol import PROTOCOL, Refusal
 from hsops.agent.rundir import STARTING_S, RunDir, all_runs, read_json, runs_folder, write_json
 
 _SECRET = re.compile(r"(?i)(token|secret|password|api_?key)")
+_SECRET_FLAG = re.compile(r"(?i)--[\w-]*(api-key|token|password|secret)\Z")
 _AUTO = range(20000, 32000)  # below net.ipv4.ip_local_port_range, so that no outgoing connection takes it meanwhile
 
 
@@ -44,11 +45,12 @@ def start(params: "dict[str, Any]") -> "dict[str, Any]":
         run = _new_run(params)
         env = {name: _filled(value, run, dump_dir) for name, value in params["env"].items()}
         known = {"{python}": sys.executable, "{model}": model, "{port}": str(port)}
+        argv = [known.get(word, word) for word in params["argv"]]
         spec = {
             "id": run.id,
             "created": time.time(),
             "where": leases.where(),
-            "argv": [known.get(word, word) for word in params["argv"]],
+            "argv": _masked(argv),
             "env": {name: "***" if _SECRET.search(name) else value for name, value in env.items()},
             "port": port,
             "dump_dir": dump_dir,
@@ -58,6 +60,8 @@ def start(params: "dict[str, Any]") -> "dict[str, Any]":
             **{name: params[name] for name in ("server", "model", "tp", "spec_hash", "patches")},
         }
         held.check()
+        if argv != spec["argv"]:
+            run.write("secrets.json", {"argv": argv})
         run.write("spec.json", spec)
         _launch(run, env)
         return {"run": run.describe(), "warning": _tidy(params, run)}
@@ -74,6 +78,15 @@ def _tidy(params: "dict[str, Any]", run: RunDir) -> str:
     except Exception as error:  # noqa: BLE001 - whatever it is
         return f"{what}: {error}"
     return ""
+
+
+def _masked(argv: "list[str]") -> "list[str]":
+    """Without the values of flags that take a secret: spec.json is what people copy into a report."""
+    pairs = [(word, word.partition("="), before) for word, before in zip(argv, ["", *argv], strict=False)]
+    return [
+        "***" if _SECRET_FLAG.match(before) else f"{name}=***" if equals and _SECRET_FLAG.match(name) else word
+        for word, (name, equals, _), before in pairs
+    ]
 
 
 def _filled(value: str, run: RunDir, dump_dir: str) -> str:

@@ -41,7 +41,7 @@ def main(params: "dict[str, Any]") -> None:
         exit_ = {"code": 127, "signal": "", "oom": False, "time": time.time()}
         supervisor.state = {"phase": "exited", "exit": exit_, "boot": procs.boot_id()}
         supervisor.save()
-        answer = {"error": f"{run.read('spec.json')['argv'][0]}: {error.strerror}"}
+        answer = {"error": f"{run.argv()[0]}: {error.strerror}"}
     os.write(ready, json.dumps(answer).encode())
     os.close(ready)
     if "pid" in answer:
@@ -109,7 +109,7 @@ class Supervisor:
         Raises:
             OSError: it cannot be executed.
         """
-        argv = self.spec["argv"]
+        argv = self.run.argv()
         os.chdir(self.run.path)
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         pid = os.posix_spawn(

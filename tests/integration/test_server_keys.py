@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
+from hsops.agent import procs
 from hsops.core.baseline import Baseline
 from hsops.core.dumps import token_bytes
 from hsops.core.errors import UnhealthyError
@@ -102,6 +104,20 @@ def test_launch_shows_the_key_too_and_says_when_it_is_not_enough(agent: Agent, t
 
     assert "api-key in args of servers.tiny" in caught.value.fix
     assert isinstance(wait_for(agent, run, KEY), Healthy)
+
+
+def test_a_key_lies_in_one_file_that_only_its_owner_reads(agent: Agent, tmp_path: Path) -> None:
+    """Not in spec.json, which people copy into a report; the server has it, and so has who asks for the run."""
+    run = start(agent, tmp_path / "dumps", "--api-key", KEY, f"--admin-api-key={ADMIN}")
+
+    files = [path for path in Path(run.directory).iterdir() if path.is_file()]
+    holding = [path for path in files if re.search(f"{KEY}|{ADMIN}".encode(), path.read_bytes())]
+    spec = json.loads((Path(run.directory) / "spec.json").read_text())
+
+    assert [path.name for path in holding] == ["secrets.json"] and holding[0].stat().st_mode & 0o777 == 0o600
+    assert spec["argv"][-3:] == ["--api-key", "***", "--admin-api-key=***"]
+    assert procs.argv(run.pid)[-3:] == ["--api-key", KEY, f"--admin-api-key={ADMIN}"]
+    assert (run.keys.api, run.keys.admin) == (KEY, ADMIN)
 
 
 def test_a_dead_server_is_not_told_with_its_key(agent: Agent) -> None:
