@@ -25,7 +25,6 @@ def from_probe(
     tp: int | None = None,
     baseline: Baseline | None = None,
     unmoved_s: float = 0.0,
-    allowed_s: float = 0.0,
 ) -> Evidence:
     """The evidence of one ``probe``.
 
@@ -33,7 +32,7 @@ def from_probe(
         raw: the verb's result.
         tp: ranks to expect when neither the run nor the log tells.
         baseline: good runs of the same server; None takes those that ``raw`` brings along.
-        unmoved_s, allowed_s: what a watch over the launch saw and allows, as in ``Evidence``.
+        unmoved_s: what a watch over the launch saw, as in ``Evidence``.
     """
     log = _log(raw, run.tp if run else tp)
     good = baseline or _baseline(raw)
@@ -61,7 +60,6 @@ def from_probe(
         cpu_s=raw.get("cpu_s"),
         held=tuple(raw.get("held", ())),
         unmoved_s=unmoved_s,
-        allowed_s=allowed_s,
     )
 
 

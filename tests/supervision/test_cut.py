@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
+from hsops import lab as labs
 from hsops.agent import procs
 from hsops.lab import Lab, sshd
 from tests.cable import Cable, cable, reach_through, why_not
@@ -59,17 +60,20 @@ def scene(lab: Lab, new_server: ServerFactory, tmp_path: Path) -> Iterator[Scene
     """Nothing runs yet; whatever does is stopped."""
     if reason := why_not():
         pytest.skip(reason)
+    labs.up(lab.layout.home, fault="slow-load")  # so that it still starts when the link comes back
     with cable() as wire:
         door = new_server("lab", extra=(f"ListenAddress {wire.address}",))
         reach_through(wire, door.folder)
         content = yaml.safe_load(lab.inventory.read_text())
         content["hosts"]["lab"].update(ssh_config=str(door.folder / "ssh_config"), keepalive=1)
         content["servers"]["tiny"]["patches"] = []
+        content["servers"]["tiny"]["env"]["HSOPS_LAB_SLOW_LOAD_S"] = str(CUT_S + 30)
         path = tmp_path / "cut.yaml"
         path.write_text(yaml.safe_dump(content))
         yield Scene(tmp_path, path, wire, door, {})
     near = Cli(lab.inventory)  # the lab's own sshd, which nobody has cut off
     assert near("stop").returncode == 0
+    labs.up(lab.layout.home)
 
 
 def launched(scene: Scene) -> tuple[Client, Client]:
