@@ -5,7 +5,7 @@ BIN  := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 BESIDE := -n 2 --dist loadfile# tests that wait more than they work; a file's tests share what it has started
 
-.PHONY: setup demo test unit integration lock-race cut cycles tp8 e2e matrix stalls hangs crash deaths deploy-releases flags trainers lint bench fidelity corpus docs models-table gpu-bundle gpu constraints clean
+.PHONY: setup demo test unit integration lock-race cut cycles busy tp8 e2e matrix stalls hangs crash deaths deploy-releases flags trainers lint bench fidelity corpus docs models-table gpu-bundle gpu constraints clean
 
 setup: $(VENV)/.ready ## the virtual environment and the system packages that the tests need
 
@@ -36,6 +36,9 @@ cut: setup ## the network is away for a minute during launch and logs -f, a stan
 
 cycles: setup ## a server started and stopped a hundred times, a stand-in and a real SGLang: nothing is left; an hour; RESUME=1 to go on
 	HSOPS_CYCLES=$(or $(ROUNDS),100) HSOPS_SUPERVISION=cycles RESUME=$(RESUME) $(BIN)/python -m pytest -s tests/integration/test_cycles.py tests/supervision
+
+busy: setup ## what status says of a real SGLang whose queue is full: two minutes
+	HSOPS_SUPERVISION=busy $(BIN)/python -m pytest -s tests/supervision
 
 tp8: setup ## eight ranks of a real SGLang on this CPU: five minutes
 	HSOPS_SUPERVISION=tp8 $(BIN)/python -m pytest -s tests/supervision

@@ -33,7 +33,7 @@ def test_the_deaths_are_rendered_from_their_data():
 
 
 def test_supervision_is_rendered_from_its_data():
-    """`make tp8`, `make cut` and `make cycles` write both."""
+    """`make tp8`, `make busy`, `make cut` and `make cycles` write both."""
     assert supervision.PAGE.read_text() == supervision.page(supervision.read())
 
 

@@ -1,4 +1,4 @@
-"""Minutes of real servers: for those who ask for them. HSOPS_SUPERVISION has the words: tp8, cut, cycles."""
+"""Minutes of real servers: for those who ask for them. HSOPS_SUPERVISION has the words: tp8, busy, cut, cycles."""
 
 from __future__ import annotations
 

@@ -20,7 +20,8 @@ LOCK = Path(tempfile.gettempdir()) / f"hsops-supervision-{os.getuid()}.lock"
 HEAD = """\
 # Started, cut off, stopped: supervision of a real SGLang
 
-Written by `make tp8`, `make cut` and `make cycles`; do not edit. Real SGLang 0.5.9 in the lab, on the CPU, over SSH.
+Written by `make tp8`, `make busy`, `make cut` and `make cycles`; do not edit. Real SGLang 0.5.9 in the lab, on the CPU,
+over SSH.
 *load* is the machine's at the end.
 """
 CUTS = """\
@@ -80,6 +81,17 @@ def _tp8(rows: Rows) -> Iterator[str]:
         )
 
 
+def _busy(rows: Rows) -> Iterator[str]:
+    yield "## A full queue"
+    yield ""
+    for _, one in rows:
+        yield (
+            f"{one['askers']} clients ask a server that runs four requests at a time. `hsops status`: {one['before']} "
+            f"before, busy ({one['level']}) meanwhile: {one['said']}; {one['after']} after ({one['day']}, load "
+            f"{one['load']})."
+        )
+
+
 def _cuts(rows: Rows) -> Iterator[str]:
     yield CUTS
     for what, one in rows:
@@ -104,4 +116,9 @@ def _cycles(rows: Rows) -> Iterator[str]:
     yield from (f"- {line}" for line in bad)
 
 
-PARTS: Mapping[str, Callable[[Rows], Iterator[str]]] = {"tp8": _tp8, "cuts": _cuts, "cycles": _cycles}
+PARTS: Mapping[str, Callable[[Rows], Iterator[str]]] = {
+    "tp8": _tp8,
+    "busy": _busy,
+    "cuts": _cuts,
+    "cycles": _cycles,
+}
