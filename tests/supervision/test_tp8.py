@@ -19,7 +19,7 @@ RANKS = {f"TP{n}" for n in range(8)}
 
 def test_eight_ranks(tmp_path: Path) -> None:
     """They start, each is seen through the milestones that it reaches, each captures, and stop leaves nothing."""
-    with practice(tmp_path, sglang="0.5.9", tp=8, model="deepseek-wide") as lab:
+    with practice(tmp_path, sglang="0.5.9", tp=8) as lab:
         lab.do("deploy", "--yes")
         hsops = Cli(lab.inventory)
         client = hsops.start("launch", "--wait-healthy", "--json")
