@@ -10,6 +10,7 @@ from hsops.agent.vitals import Vitals
 _TICK_S = 0.1  # how often log and state are looked at: two stat calls
 _VITALS_S = 0.5
 _BEAT_S = 2.0
+_DEAD_BEAT_S = 0.1  # once something has ended: whoever waits a moment for last words judges when told anything
 _PROBES = 1024  # bytes that health probes, one a second, write into the log before the stacks are looked at
 
 
@@ -17,7 +18,7 @@ def follow(params: "dict[str, Any]") -> "dict[str, Any]":
     """Stream a run until it has ended. ``params``: run; place in the log that the caller has (``logs.Tail``).
 
     Events: ``run`` (first, and whenever state.json changes), ``log`` and
-    ``log-cut`` (``logs.Tail.pour``), ``vitals``, ``hello`` {ranks}.
+    ``log-cut`` (``logs.Tail.pour``), ``vitals``, ``hello`` {ranks}; ``tick``, often, once something has ended.
     The result is the run as it is at the end.
     """
     run = find_run(params)
@@ -52,6 +53,7 @@ class _Watch:
         self._hello: Any = None
         self._next_vitals = self._next_beat = 0.0
         self._pids: dict[str, int] = {}
+        self._beat_s = _BEAT_S
         self._mute = (time.monotonic(), 0)  # since when, and how long the log was then
         spec = run.read("spec.json")
         self.vitals = Vitals(spec.get("env") or {})
@@ -64,6 +66,9 @@ class _Watch:
             self._seen = stamp
             described = self.run.describe()
             self._pids = described["rank_pids"]
+            ends = (described["exit"], *described["ranks"].values(), *described["helpers"].values())
+            self._beat_s = _DEAD_BEAT_S if any(ends) else _BEAT_S
+            self._next_beat = min(self._next_beat, time.monotonic() + self._beat_s)
             protocol.emit("run", run=described, utc_offset=time.localtime().tm_gmtoff, now=time.time())
 
     def ended(self) -> bool:
@@ -78,14 +83,14 @@ class _Watch:
     def periodic(self) -> None:
         """Vital signs every second, new hello files, and a beat."""
         now = time.monotonic()
-        if now >= self._next_vitals:
+        if now >= self._next_vitals and self._beat_s == _BEAT_S:  # of a server that dies nobody wants them
             self._next_vitals = now + _VITALS_S
             pid = int(self.run.read("state.json").get("pid", 0))
             protocol.emit("vitals", **self.vitals.look(pid, self._pids, mute_s=now - self._mute[0]))
             self._hellos()
         elif now >= self._next_beat:
-            self._next_beat = now + _BEAT_S
-            protocol.emit("beat")
+            self._next_beat = now + self._beat_s
+            protocol.emit("beat" if self._beat_s == _BEAT_S else "tick")  # who follows is not shown a beat
 
     def _hellos(self) -> None:
         if self._dump_dir:

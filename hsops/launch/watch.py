@@ -245,7 +245,8 @@ class Watch:
             self._told_restart = run.restart_at
             yield Note(self._coming_back())
         if not self._comes_back and (run.dead or not run.alive) and self._dead_at is None:
-            self._dead_at = now
+            ago = self.host_now - run.dead[1].time if run.dead else 0.0
+            self._dead_at = now - min(max(0.0, ago), DEATH_GRACE_S / 2)  # what a busy host took to tell is part of it
             if self._undecided and run.dead:
                 said = f"{run.dead[0]} of {run.server} has ended ({run.dead[1]})"
                 yield Note(

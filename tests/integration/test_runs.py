@@ -101,6 +101,19 @@ def test_exit_code(agent: Agent) -> None:
     assert b"".join(read_log(agent, run.id)) == b"hello\n"
 
 
+def test_who_waits_for_last_words_is_told_something_often(agent: Agent) -> None:
+    """A rank was killed and the rest says nothing: the moment to judge it comes without a line of the log."""
+    run = start(agent, "rank=0", "rank=1", "sleep")
+    ready = until(agent, run, lambda run: {"TP0", "TP1"} <= set(run.rank_pids))
+    os.kill(ready.rank_pids["TP1"], signal.SIGKILL)
+    until(agent, run, lambda run: bool(run.ranks["TP1"]))
+
+    with runs.follow_run(agent, run.id) as events:
+        kinds = [event["kind"] for event, _ in zip(events, range(4), strict=False)]
+
+    assert kinds == ["run", "tick", "tick", "tick"]
+
+
 def test_signal_from_outside(agent: Agent) -> None:
     """A server killed by somebody leaves the signal's name."""
     run = start(agent, "sleep")

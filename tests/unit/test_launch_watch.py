@@ -123,6 +123,18 @@ def test_the_ladder(statuses: tuple[int, ...], level: str) -> None:
     assert watch.ladder.level == level
 
 
+@pytest.mark.parametrize("ago,judged_at", [(0.0, 0.8), (0.3, 0.5), (5.0, 0.4)])
+def test_what_a_busy_host_took_to_tell_a_death_is_part_of_the_grace(ago: float, judged_at: float) -> None:
+    """But half of it is left for the others' last words."""
+    watch = a_watch()
+    died = a_run(ranks={"TP0": None, "TP1": an_exit(STARTED + 20 - ago)})
+
+    list(watch.take({"kind": "run", "run": died, "utc_offset": 0.0, "now": STARTED + 20}, 2.0))
+
+    assert watch.judge(2.0 + judged_at - 0.05) is None
+    assert isinstance(watch.judge(2.0 + judged_at + 0.05), Died)
+
+
 def one_dead(watch: Watch, now: float, **changed: Any) -> list[str]:
     """TP1 of a server with a restart policy was killed: what is said."""
     died = a_run(restarts=True, ranks={"TP0": None, "TP1": an_exit(19.5)}, **changed)
