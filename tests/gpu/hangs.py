@@ -1,7 +1,7 @@
 """Real servers on GPUs that hang and die in known ways: what does ``hsops diagnose`` say, and when?
 
-Run through ``tests/gpu/run.sh hangs`` on two GPUs. Writes ``hangs.json`` and the evidence of every verdict
-(``evidence.tar``) into the folder given. A state is looked at again and again until something is said of it.
+Run through ``tests/gpu/run.sh hangs``; on one GPU, without what takes two ranks. Writes ``hangs.json`` and the evidence
+of every verdict (``evidence.tar``) into the folder given. A state is looked at again and again until something is said.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import tarfile
 import threading
@@ -26,29 +27,41 @@ from typing import Any
 from tests.gpu import deeds, drive, machine
 from tests.gpu.models import deepseek
 from tests.hangs import control
-from tests.hangs.cases import FINE, LOOP, MISMATCH, SPINS, Case
+from tests.hangs.cases import EVERY, FINE, LOOP, MISMATCH, SPINS, Case
 
 CONFIG = deepseek(4, heads=16, width=512, dense=4096, vocabulary=8192)
+MEMORY = ("cuda-oom-kv", "cuda-oom-weights", "cuda-oom-graph-capture")
 REACHED_S, SAID_S, AGAIN_S = 150.0, 100.0, 2.0
 EVIDENCE = machine.HOME / "evidence"
-TWO, TP1 = 2, 1
 
-UP = (
-    Case("lock", "distributed", TP1, ("rank-never-joined",), TP1),
-    Case("SIGSTOP", "kv-cache", TP1, ("rank-stopped",), TP1),
-    Case("spin", "warm-up", TP1, SPINS, TP1),
-    Case("SIGKILL", "serving", TP1, ("rank-killed",), TP1, ends=True),
-)
-SERVING = (
-    Case("SIGSTOP", "serving", TP1, ("rank-stopped",), TP1),
-    Case("spin", "forward", TP1, LOOP, TP1),
-    Case("kernel", "forward", TP1, LOOP, TP1),
-    Case("all-reduce", "forward", 0, MISMATCH, ends=True),
-)
-KILLED = (Case("SIGKILL", "weights", TP1, ("rank-killed",), TP1, ends=True),)
-PORT = (Case("port", "kv-cache", 0, ("port-in-use",), ends=True),)
-PATH = (Case("path", "start", 0, ("model-path-missing",), ends=True),)
-MEMORY = (Case("memory", "start", 0, ("cuda-oom-kv", "cuda-oom-weights", "cuda-oom-graph-capture"), ends=True),)
+
+def cases_of(gpus: int) -> dict[str, tuple[int, tuple[Case, ...]]]:
+    """Name -> ranks and states. On one GPU a rank has no peer, and whoever spins is every rank: none is named then."""
+    tp = min(gpus, 2)
+    last, named, alone = tp - 1, tp - 1 if tp > 1 else None, tp == 1
+    peers = () if alone else (Case("lock", "distributed", last, ("rank-never-joined",), last),)
+    mismatch = () if alone else (Case("all-reduce", "forward", 0, MISMATCH, ends=True),)
+    stuck = (*EVERY, *LOOP) if alone else LOOP
+    up = (
+        *peers,
+        Case("SIGSTOP", "kv-cache", last, ("rank-stopped",), last),
+        Case("spin", "warm-up", last, SPINS, named),
+        Case("SIGKILL", "serving", last, ("rank-killed",), last, ends=True),
+    )
+    serving = (
+        Case("SIGSTOP", "serving", last, ("rank-stopped",), last),
+        Case("spin", "forward", last, stuck, named),
+        Case("kernel", "forward", last, stuck, named),
+        *mismatch,
+    )
+    return {
+        "up": (tp, up),
+        "serving": (tp, serving),
+        "killed": (tp, (Case("SIGKILL", "weights", last, ("rank-killed",), last, ends=True),)),
+        "port": (1, (Case("port", "kv-cache", 0, ("port-in-use",), ends=True),)),
+        "path": (1, (Case("path", "start", 0, ("model-path-missing",), ends=True),)),
+        "memory": (1, (Case("memory", "start", 0, MEMORY, ends=True),)),
+    }
 
 
 class Subject:
@@ -86,7 +99,7 @@ class Subject:
         )
         launched = machine.hsops(*words, ok=(0, 1, 3, 4, 5, 6, 7))
         self.told.append({"case": "launch", "right": True, "s": _since(began), "errors": launched["errors"]})
-        if self.cases is PATH:  # hsops refuses to launch what is not there
+        if self.name == "path":  # hsops refuses to launch what is not there
             shutil.rmtree(machine.HOME / "models" / self.name)
         for case in self.cases:
             with self.state(case):
@@ -220,25 +233,28 @@ def main(out: Path) -> None:
     deeds.install(site)
     EVIDENCE.mkdir(exist_ok=True)
     small = {"mem-fraction-static": 0.3, "max-total-tokens": 65536}
+    full = {"mem-fraction-static": 0.999, "max-total-tokens": 1 << 30}
     subjects = [
-        Subject("up", TWO, UP, **small),
-        Subject("serving", TWO, SERVING, **small),
-        Subject("killed", TWO, KILLED, **small),
-        Subject("port", 1, PORT, **small),
-        Subject("path", 1, PATH, **small),
+        Subject(name, tp, cases, **(full if name == "memory" else small))
+        for name, (tp, cases) in cases_of(_gpus()).items()
     ]
-    alone = [Subject("memory", 1, MEMORY, **{"mem-fraction-static": 0.999, "max-total-tokens": 1 << 30})]
-    machine.write_inventory([one.server for one in (*subjects, *alone)], [1, 2, 3], patches=())
-    for together in (subjects, alone):
+    *beside, alone = subjects
+    machine.write_inventory([one.server for one in subjects], [1, 2, 3], patches=())
+    for together in (beside, [alone]):
         with ThreadPoolExecutor(len(together)) as pool:
             list(pool.map(Subject.story, together))
-        (out / "hangs.json").write_text(json.dumps({one.name: one.told for one in [*subjects, *alone]}, indent=1))
+        (out / "hangs.json").write_text(json.dumps({one.name: one.told for one in subjects}, indent=1))
     with tarfile.open(out / "evidence.tar", "w") as archive:
         archive.add(EVIDENCE, "evidence")
         for path in machine.HOME.glob("state/runs/*/server.log"):
             archive.add(path, f"logs/{path.parent.name}.log")
-    states = [seen for one in [*subjects, *alone] for seen in one.told if "wanted" in seen]
+    states = [seen for one in subjects for seen in one.told if "wanted" in seen]
     print(f"{sum(seen['right'] for seen in states)} of {len(states)} right", flush=True)
+
+
+def _gpus() -> int:
+    listed = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True, timeout=60, check=True)
+    return len(listed.stdout.splitlines())
 
 
 def _go_on(pid: int) -> None:
