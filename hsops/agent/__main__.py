@@ -42,6 +42,7 @@ VERBS = {
     "dumps-list": "dumps:list_dumps",
     "dumps-follow": "dumps:follow",
     "dumps-send": "send:send",
+    "tree-list": "tree:list_tree",
     "dumps-evict": "evict:evict",
     "dumps-direct": "direct:direct",
     "relay": "relay:relay",

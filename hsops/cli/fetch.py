@@ -1,4 +1,4 @@
-"""``hsops fetch``: bring the dumps here."""
+"""``hsops fetch``: bring the dumps here, or any folder."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from hsops.core.errors import UsageError
 from hsops.render.console import Outcome
 
 if TYPE_CHECKING:  # pydantic is not for --help
+    from hsops.core.events import Emit
     from hsops.core.inventory import Channel, HostSpec, ServerSpec
-    from hsops.fetch.dumps import Until
+    from hsops.fetch.dumps import Dumps
     from hsops.fetch.pull import Wish
+    from hsops.fetch.tree import TreeFolder
     from hsops.remote.agent import Agent
 
 STREAMS = "4..8"
@@ -35,6 +37,9 @@ class Options:
     max_rate: str = ""
     checksum: Literal["fast", "sha256"] = "fast"
     dry_run: bool = False
+    folder: str = ""
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
 
 
 def fetch(
@@ -42,6 +47,15 @@ def fetch(
     *,
     server: Annotated[str, typer.Option("--server", "-s", metavar="NAME", help="Whose dumps (the default).")] = "",
     to: Annotated[str, typer.Option(metavar="DIR", help="Where they go (hs/SERVER).")] = "",
+    folder: Annotated[
+        str, typer.Option("--from", metavar="DIR", help="Any folder of the host instead of the dumps.")
+    ] = "",
+    include: Annotated[
+        list[str] | None, typer.Option(metavar="GLOB", help="With --from: only these names (paths with /); repeatable.")
+    ] = None,
+    exclude: Annotated[
+        list[str] | None, typer.Option(metavar="GLOB", help="With --from: not these, nor what is in them; repeatable.")
+    ] = None,
     streams: Annotated[
         str, typer.Option(metavar="MIN..MAX", help="Connections at once: more while that is faster. Or N.")
     ] = STREAMS,
@@ -50,7 +64,7 @@ def fetch(
         typer.Option(help="How the bytes come: TLS beside SSH, ssh, or what works (the inventory's; auto)."),
     ] = "",
     recheck: Annotated[bool, typer.Option("--recheck", help="Read every local file again, touched or not.")] = False,
-    follow: Annotated[bool, typer.Option("--follow", help="Go on until the run that writes them ends.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Go on until the run that writes there ends.")] = False,
     count: Annotated[
         int, typer.Option(min=0, metavar="N", help="With --follow: until the host's manifest names N samples.")
     ] = 0,
@@ -66,27 +80,60 @@ def fetch(
     ] = False,
 ) -> None:
     """Pull the dumps that are not here yet: resumed, checked; the host keeps them without --evict."""
-    options = Options(to, streams, channel, recheck, follow, count, evict, max_rate, checksum, dry_run)
+    patterns = tuple(include or ()), tuple(exclude or ())
+    options = Options(
+        to, streams, channel, recheck, follow, count, evict, max_rate, checksum, dry_run, folder, *patterns
+    )
     run(ctx, "fetch", lambda session: pull(session, server or None, options))
 
 
 def pull(session: Session, server: str | None, options: Options) -> Outcome:
     """The command's body, for playbooks too."""
-    from hsops.fetch.dumps import Dumps
     from hsops.fetch.fetch import fetch as fetch_
     from hsops.fetch.forecast import look_ahead
-    from hsops.remote.dumps import folder_of
     from hsops.render import fetch as render
 
-    spec = session.server(server)
-    host = session.inventory.hosts[spec.host]
+    host, name = _whose(session, server, options)
     wish, emit, agent = _wish(options, host), session.console.emit, session.agent(host)
-    source, target = folder_of(host, spec), Path(options.to or f"hs/{spec.name}").expanduser()
-    where = {"server": spec.name, "host": host.name, "source": source, "to": str(target)}
-    dumps = Dumps(agent, source, emit, _until(agent, spec, options))
+    to = Path(options.to or f"hs/{name}").expanduser()
+    dumps = None if options.folder else _dumps(agent, host, session.server(name), options, emit)
+    source = dumps or _folder(agent, to, options, emit)
+    where = {"server": name, "host": host.name, "source": source.path, "to": str(to)}
     if options.dry_run:
-        return render.forecast(look_ahead(agent, dumps, target, wish, emit), **where)
-    return render.outcome(fetch_(agent, dumps, target, wish, emit), dumps.listing, **where)
+        return render.forecast(look_ahead(agent, source, to, wish, emit), **where)
+    fetched = fetch_(agent, source, to, wish, emit)
+    return render.outcome(fetched, dumps.listing if dumps else None, **where)
+
+
+def _whose(session: Session, server: str | None, options: Options) -> tuple[HostSpec, str]:
+    """The host, and the server whose dumps are wanted."""
+    if not options.folder and (options.include or options.exclude):
+        raise UsageError("--include and --exclude are for --from DIR", fix="of dumps all are fetched")
+    if not options.folder or server:
+        spec = session.server(server)
+        return session.inventory.hosts[spec.host], spec.name
+    hosts = session.hosts()
+    if len(hosts) != 1 or not options.to:
+        raise UsageError("--from DIR needs --to DIR and one host", fix="--host NAME, before the command")
+    return hosts[0], ""
+
+
+def _dumps(agent: Agent, host: HostSpec, spec: ServerSpec, options: Options, emit: Emit) -> Dumps:
+    """Until the run that writes them ends, if it is alive, or the wanted count is there."""
+    from hsops.fetch.dumps import Dumps, Until
+    from hsops.remote.dumps import folder_of
+    from hsops.remote.runs import alive_run
+
+    run = alive_run(agent, spec.name) if options.follow else None
+    return Dumps(agent, folder_of(host, spec), emit, Until(run.pid if run else None, options.count))
+
+
+def _folder(agent: Agent, to: Path, options: Options, emit: Emit) -> TreeFolder:
+    from hsops.fetch.tree import TreeFolder
+
+    if options.count:
+        raise UsageError("--count counts samples; with --from, --follow goes on until nobody writes there any more")
+    return TreeFolder(agent, options.folder, to, include=options.include, exclude=options.exclude, emit=emit)
 
 
 def _wish(options: Options, host: HostSpec) -> Wish:
@@ -106,14 +153,3 @@ def _wish(options: Options, host: HostSpec) -> Wish:
         follow=options.follow,
         evict=options.evict,
     )
-
-
-def _until(agent: Agent, spec: ServerSpec, options: Options) -> Until | None:
-    """The run that writes them, if it is alive, and the wanted count."""
-    from hsops.fetch.dumps import Until
-    from hsops.remote.runs import alive_run
-
-    if not options.follow:
-        return None
-    run = alive_run(agent, spec.name)
-    return Until(run.pid if run else None, options.count)

@@ -9,6 +9,7 @@ import queue
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from hsops.core.checksum import matches
 from hsops.core.deadline import Deadline
@@ -38,8 +39,9 @@ class Evictor:
 
     def __init__(self, agent: Agent, source: str, folder: Folder, emit: Emit) -> None:
         self._agent, self._source, self._folder, self._emit = agent, source, folder, emit
+        self.ledger = (folder.path / folder.layout.manifest).with_name(LEDGER)
         self.files = self.bytes = 0  # that were removed
-        self.kept: dict[str, str] = {}  # by name: why not
+        self.kept: dict[str, str] = {}  # by id: why not
         self._gone = self._read_ledger()
         self._queue: queue.SimpleQueue[Sequence[File] | None] = queue.SimpleQueue()
         self._thread = Worker(self._run, "fetch-evict")
@@ -86,7 +88,7 @@ class Evictor:
             return False
         if self._reads_right(file):
             return True
-        self._keep(file.name, "the local copy does not read as it came")
+        self._keep(file, "the local copy does not read as it came")
         return False
 
     def _reads_right(self, file: File) -> bool:
@@ -114,7 +116,7 @@ class Evictor:
         for file in files:
             why = answer["kept"].get(file.name, "")
             if why and why != "missing":  # an earlier run's request may have been carried out after its client died
-                self._keep(file.name, why)
+                self._keep(file, why)
         self._gone.update({f.name: f.version for f in gone})
         self.files, self.bytes = self.files + len(gone), self.bytes + sum(f.bytes for f in gone)
         self._write("evicted", gone)
@@ -126,9 +128,9 @@ class Evictor:
             time.sleep(seconds)
         return self._agent.call("dumps-evict", deadline=_PATIENCE, folder=self._source, files=files)
 
-    def _keep(self, name: str, why: str) -> None:
-        self.kept[name] = why
-        self._emit(Note(f"{name} stays on the host: {why}", self._agent.host.name, "warn"))
+    def _keep(self, file: File, why: str) -> None:
+        self.kept[file.id] = why
+        self._emit(Note(f"{file.id} stays on the host: {why}", self._agent.host.name, "warn"))
 
     def _write(self, state: str, files: Iterable[File]) -> None:
         now = dt.datetime.now(dt.timezone.utc).isoformat(timespec="milliseconds")
@@ -136,14 +138,14 @@ class Evictor:
         lines = [
             same | {key: getattr(f, key) for key in ("name", "version", "bytes", "checksum", "inode")} for f in files
         ]
-        with (self._folder.path / LEDGER).open("a", encoding="utf-8") as file:
+        with self.ledger.open("a", encoding="utf-8") as file:
             file.writelines(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
             file.flush()
             os.fsync(file.fileno())
 
     def _read_ledger(self) -> dict[str, str]:
         gone = dict[str, str]()
-        with suppress(FileNotFoundError), (self._folder.path / LEDGER).open(encoding="utf-8") as file:
+        with suppress(FileNotFoundError), self.ledger.open(encoding="utf-8") as file:
             for text in file:
                 with suppress(ValueError, KeyError, TypeError):
                     line = json.loads(text)
@@ -156,6 +158,7 @@ class NoEviction:
     """In its place when nothing is to be removed."""
 
     files = bytes = 0
+    ledger = Path()
     kept: dict[str, str] = {}  # noqa: RUF012 - nothing is ever put in
 
     def put(self, files: Sequence[File]) -> None:

@@ -22,7 +22,7 @@ from hsops.fetch.stream import Trouble
 from hsops.remote.agent import Agent
 
 ROUNDS = 3
-_WORTH_ANOTHER_LOOK = ("changed", "checksum", "missing")  # the host may tell something newer by now
+_WORTH_ANOTHER_LOOK = ("changed", "checksum", "missing", "open")  # the host may tell something newer by now
 
 
 class Source(Protocol):
@@ -69,7 +69,8 @@ class Fetched:
         streams: the most that were open at once.
         channel: how the bytes came at the end, ``direct`` or ``ssh``; empty when there were none.
         evicted, evicted_bytes: files that were removed on the host.
-        kept: those that were to be, and stay there: why, by name.
+        ledger: where that is written down.
+        kept: those that were to be, and stay there: why, by id.
         troubles: files that did not come.
         seconds: how long it took.
     """
@@ -83,6 +84,7 @@ class Fetched:
     channel: str
     evicted: int
     evicted_bytes: int
+    ledger: str
     kept: Mapping[str, str]
     troubles: tuple[Trouble, ...]
     seconds: float
@@ -129,6 +131,7 @@ def fetch(agent: Agent, source: Source, to: Path, wish: Wish, emit: Emit) -> Fet
         channel=work.channel,
         evicted=work.evictor.files,
         evicted_bytes=work.evictor.bytes,
+        ledger=str(work.evictor.ledger) if work.evictor.files else "",
         kept=work.evictor.kept,
         troubles=troubles,
         seconds=time.monotonic() - started,
@@ -159,7 +162,7 @@ class _Fetch:
                 self._pull(Pieces(todo.transfers), todo.bytes_to_send)
             else:
                 self.pulls.append(Pulled())  # a newer look settled what was in trouble before
-            if not any(t.code in _WORTH_ANOTHER_LOOK for t in self.pulls[-1].troubles):
+            if not any(t.code in _WORTH_ANOTHER_LOOK for t in (*self.pulls[-1].troubles, *self._source.refused)):
                 break
         return files
 

@@ -7,7 +7,6 @@ from dataclasses import asdict
 from typing import Any
 
 from hsops.core.units import size
-from hsops.fetch.evict import LEDGER
 from hsops.fetch.fetch import Fetched
 from hsops.fetch.forecast import Forecast
 from hsops.remote.dumps import Listing
@@ -30,7 +29,8 @@ def outcome(fetched: Fetched, listing: Listing | None, *, host: str, to: str, **
 
 
 _COUNTS = ("bytes", "fetched", "bytes_sent", "lost_streams", "bad_checksums", "streams", "channel", "seconds",
-           "evicted", "evicted_bytes", "kept")  # fmt: skip
+           "evicted", "evicted_bytes",
+    "ledger", "kept")  # fmt: skip
 
 
 def lines(fetched: Fetched, data: dict[str, Any]) -> Iterator[str]:
@@ -45,7 +45,7 @@ def lines(fetched: Fetched, data: dict[str, Any]) -> Iterator[str]:
         yield f"{total} · {len(fetched.troubles)} errors · in {to}, every file checked"
         yield " · ".join(_way(fetched))
     if fetched.evicted:
-        yield f"{fetched.evicted:,} files, {size(fetched.evicted_bytes)}, removed on {data['host']}: {to}/{LEDGER}"
+        yield f"{fetched.evicted:,} files, {size(fetched.evicted_bytes)}, removed on {data['host']}: {fetched.ledger}"
     if fetched.kept:
         yield f"{len(fetched.kept)} files stay on {data['host']}:"
         yield from _listed([f"{name}  {why}" for name, why in fetched.kept.items()])
