@@ -103,35 +103,40 @@ def apply(params: dict[str, Any]) -> dict[str, Any]:
             ``not-writable``, ``locked``, ``lock-lost``. Nothing is changed.
     """
     sglang, site = _place(params)
-    edits = [patch_plan.parse_edit(raw) for raw in params["edits"]]
     with lock.held(params) as held, held.kept_alive(lock.STEP_S), _locked(params, held):
-        _recover(params["state_dir"], site)
-        store = Store(params["state_dir"], params["patch"], site, fence=held.check)
-        if _done_by_another(params, store, sglang["version"]):
-            since = (store.record() or {}).get("applied", 0.0)
-            told = {"changed": [], "identity": params["identity"], "runs": _loaded(params, site)}
-            return {**told, "already": True, "since": since}
-        _check_expected(params, store, sglang["version"])
-        patch_plan.check(edits, site, store)
-        _check_owners(params, site, edits)
-        changes, entries, folders = patch_plan.applying(edits, store)
-        patch_plan.check_writable([change["path"] for change in changes], site)
-        record = {
-            "serial": os.urandom(8).hex(),
-            "patch": params["patch"],
-            "identity": params["identity"],
-            "options": params["options"],
-            "site": site.root,
-            "sglang": sglang["version"],
-            "applied": time.time(),
-            "folders": folders,
-            "files": entries,
-        }
-        before = (store.record() or {}).get("identity")
-        store.told = _audited("deploy", params, before, params["identity"], site)
-        _carry_out(store, changes, record, make=[f for f in folders if not os.path.isdir(site.path(f))])
-        changed = [change["path"] for change in changes]
-        return {"changed": changed, "identity": params["identity"], "runs": _loaded(params, site)}
+        told = _apply(params, site, sglang["version"], held)
+    return _with_strangers(told, site)
+
+
+def _apply(params: dict[str, Any], site: Site, version: str | None, held: lock.Held) -> dict[str, Any]:
+    edits = [patch_plan.parse_edit(raw) for raw in params["edits"]]
+    _recover(params["state_dir"], site)
+    store = Store(params["state_dir"], params["patch"], site, fence=held.check)
+    if _done_by_another(params, store, version):
+        since = (store.record() or {}).get("applied", 0.0)
+        told = {"changed": [], "identity": params["identity"], "runs": _loaded(params, site)}
+        return {**told, "already": True, "since": since}
+    _check_expected(params, store, version)
+    patch_plan.check(edits, site, store)
+    _check_owners(params, site, edits)
+    changes, entries, folders = patch_plan.applying(edits, store)
+    patch_plan.check_writable([change["path"] for change in changes], site)
+    record = {
+        "serial": os.urandom(8).hex(),
+        "patch": params["patch"],
+        "identity": params["identity"],
+        "options": params["options"],
+        "site": site.root,
+        "sglang": version,
+        "applied": time.time(),
+        "folders": folders,
+        "files": entries,
+    }
+    before = (store.record() or {}).get("identity")
+    store.told = _audited("deploy", params, before, params["identity"], site)
+    _carry_out(store, changes, record, make=[f for f in folders if not os.path.isdir(site.path(f))])
+    changed = [change["path"] for change in changes]
+    return {"changed": changed, "identity": params["identity"], "runs": _loaded(params, site)}
 
 
 def revert(params: dict[str, Any]) -> dict[str, Any]:
@@ -146,24 +151,29 @@ def revert(params: dict[str, Any]) -> dict[str, Any]:
     """
     sglang, site = _place(params)
     with lock.held(params) as held, held.kept_alive(lock.STEP_S), _locked(params, held):
-        _recover(params["state_dir"], site)
-        store = Store(params["state_dir"], params["patch"], site, fence=held.check)
-        _check_expected(params, store, sglang["version"])
-        record = store.record()
-        if record is None:
-            return {"changed": [], "left": [], "identity": None}
-        judged = patch_plan.judge(record, site, sglang["version"])
-        edited = [path for path, state in judged["files"].items() if state == "edited"]
-        if judged["state"] == "foreign" and not params.get("force"):
-            raise Refusal("foreign", f"edited since it was applied: {', '.join(edited)}", files=edited)
-        changes = patch_plan.reverting(record, judged, store)
-        patch_plan.check_writable([change["path"] for change in changes], site)
-        store.told = _audited("revert", params, record["identity"], None, site)
-        missing = [folder for one in changes if one["after"] for folder in site.missing_folders(one["path"])]
-        _carry_out(store, changes, None, make=[*dict.fromkeys(missing)], remove=record["folders"][::-1])
-        left = [folder for folder in record["folders"] if os.path.isdir(site.path(folder))]
-        changed = [change["path"] for change in changes]
-        return {"changed": changed, "left": left, "identity": record["identity"], "runs": _loaded(params, site)}
+        told = _revert(params, site, sglang["version"], held)
+    return _with_strangers(told, site)
+
+
+def _revert(params: dict[str, Any], site: Site, version: str | None, held: lock.Held) -> dict[str, Any]:
+    _recover(params["state_dir"], site)
+    store = Store(params["state_dir"], params["patch"], site, fence=held.check)
+    _check_expected(params, store, version)
+    record = store.record()
+    if record is None:
+        return {"changed": [], "left": [], "identity": None, "runs": []}
+    judged = patch_plan.judge(record, site, version)
+    edited = [path for path, state in judged["files"].items() if state == "edited"]
+    if judged["state"] == "foreign" and not params.get("force"):
+        raise Refusal("foreign", f"edited since it was applied: {', '.join(edited)}", files=edited)
+    changes = patch_plan.reverting(record, judged, store)
+    patch_plan.check_writable([change["path"] for change in changes], site)
+    store.told = _audited("revert", params, record["identity"], None, site)
+    missing = [folder for one in changes if one["after"] for folder in site.missing_folders(one["path"])]
+    _carry_out(store, changes, None, make=[*dict.fromkeys(missing)], remove=record["folders"][::-1])
+    left = [folder for folder in record["folders"] if os.path.isdir(site.path(folder))]
+    changed = [change["path"] for change in changes]
+    return {"changed": changed, "left": left, "identity": record["identity"], "runs": _loaded(params, site)}
 
 
 def rehearse(params: dict[str, Any]) -> dict[str, Any]:
@@ -300,12 +310,21 @@ def _check_owners(params: dict[str, Any], site: Site, edits: list[patch_plan.Edi
 
 def _loaded(params: dict[str, Any], site: Site) -> list[dict[str, Any]]:
     """The servers that run now, with what they have loaded. It is no reason to fail a change that stands."""
-    from hsops.agent import runs
-
     try:
+        from hsops.agent import runs
+
         return runs.loaded(params, site.root)
     except OSError:
         return []
+
+
+def _with_strangers(told: dict[str, Any], site: Site) -> dict[str, Any]:
+    """The servers that hsops did not start: nobody has to wait for that look, and it fails no change that stands."""
+    with contextlib.suppress(OSError):
+        from hsops.agent import strangers
+
+        told["runs"] += strangers.strangers(site.root, {run["id"] for run in told["runs"]})
+    return told
 
 
 def _audited(action: str, params: dict[str, Any], before: Any, after: Any, site: Site) -> dict[str, Any]:

@@ -115,11 +115,10 @@ def _taken(dump_dir: str, who: str) -> Refusal:
 
 def loaded(params: "dict[str, Any]", root: str) -> "list[dict[str, Any]]":
     """What the running servers have loaded: ``id``, ``server``, ``patches`` {name: identity}, ``created``, and
-    ``reads``: whether they read files below ``root``, as far as can be told. Then the ``strangers`` that do."""
-    alive = {run.id: run.read("spec.json") for run in all_runs(runs_folder(params)) if run.running()}
+    ``reads``: whether they read files below ``root``, as far as can be told."""
+    alive = [run.read("spec.json") for run in all_runs(runs_folder(params)) if run.running()]
     told = ("id", "server", "patches", "created")
-    ours = [{**{name: spec.get(name) for name in told}, "reads": _reads(spec, root)} for spec in alive.values()]
-    return ours + strangers.strangers(os.path.realpath(root), alive)
+    return [{**{name: spec.get(name) for name in told}, "reads": _reads(spec, root)} for spec in alive]
 
 
 def _reads(spec: "dict[str, Any]", root: str) -> bool:
@@ -141,10 +140,11 @@ def _refuse_changed(params: "dict[str, Any]") -> None:
 
 def list_runs(params: "dict[str, Any]") -> "dict[str, Any]":
     """Runs, newest first. ``params``: server or None; limit; alive: only those whose server is there; or ``loaded``, a
-    folder, or ``source`` for the one that holds SGLang: what those have loaded, see there."""
+    folder, or ``source`` for the one that holds SGLang: what those have loaded, see there, and the ``strangers``."""
     if "loaded" in params:
         root = params["loaded"] if params["loaded"] != "source" else facts.sglang()["site"] or "/"
-        return {"runs": loaded(params, root)}
+        ours = loaded(params, root)
+        return {"runs": ours + strangers.strangers(os.path.realpath(root), {run["id"] for run in ours})}
     wanted = params.get("server")
     found: list[dict[str, Any]] = []
     snapshot = procs.Snapshot()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,21 +25,25 @@ class Call:
 
     Args:
         name: of the call; nth: how many of that name came before it, plus 1, as strace counts.
+        again: the same of those with the same paths.
         paths: the files it names or whose descriptors it is given.
         text: its arguments, as strace shows them.
         result: what the kernel said; ``?`` when the process did not live to hear it.
+        injected: strace said it in its place.
     """
 
     name: str
     nth: int
+    again: int
     paths: tuple[str, ...]
     text: str
     result: str
+    injected: bool = False
 
     @property
     def what(self) -> tuple[str, int, tuple[str, ...]]:
-        """What is the same in every run."""
-        return self.name, self.nth, self.paths
+        """What is the same in every run. ``nth`` is not: to list the host's processes takes as many calls as those."""
+        return self.name, self.again, self.paths
 
     @property
     def failed(self) -> bool:
@@ -58,12 +63,16 @@ def strace(log: Path, *inject: str) -> list[str]:
 def calls(log: Path) -> list[Call]:
     """The calls of a trace, in order; each process is counted for itself, as strace does."""
     found: list[Call] = []
-    counts: dict[tuple[str, str], int] = {}
+    counts, same = Counter[tuple[str, str]](), Counter[tuple[str, str, tuple[str, ...]]]()
     for line in _whole(log.read_text(errors="replace").splitlines()):
         if match := _CALL.match(line):
             pid, name, text, result = match.groups()
-            counts[pid, name] = counts.get((pid, name), 0) + 1
-            found.append(Call(name, counts[pid, name], tuple(_paths(name, text)), text, result))
+            paths = tuple(_paths(name, text))
+            counts[pid, name] += 1
+            same[pid, name, paths] += 1
+            found.append(
+                Call(name, counts[pid, name], same[pid, name, paths], paths, text, result, "(INJECTED)" in line)
+            )
     return found
 
 

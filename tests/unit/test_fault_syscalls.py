@@ -32,3 +32,20 @@ def test_a_call_that_never_came_back_counts_too(tmp_path: Path) -> None:
     (tmp_path / "trace").write_text(TRACE.replace("7  <... rename resumed>)             = ?\n", ""))
 
     assert calls(tmp_path / "trace")[-1].what == ("rename", 1, ("/a", "/b"))
+
+
+def test_a_call_is_known_again_by_its_paths(tmp_path: Path) -> None:
+    """Not by strace's count: that of a run which lists the processes of a busy machine is another each time."""
+    few, many = tmp_path / "few", tmp_path / "many"
+    few.write_text('7  openat(AT_FDCWD</>, "/a", O_RDONLY) = 3</a>\n' * 2)
+    many.write_text('7  openat(AT_FDCWD</>, "/proc/1/cmdline", O_RDONLY) = 3</x>\n' + few.read_text())
+
+    assert [call.what for call in calls(few)] == [call.what for call in calls(many)][1:]
+    assert [call.nth for call in calls(many)] == [1, 2, 3] and len({call.what for call in calls(few)}) == 2
+
+
+def test_a_call_that_strace_failed_is_told(tmp_path: Path) -> None:
+    """From one that the kernel failed."""
+    (tmp_path / "trace").write_text('7  rmdir("/a") = -1 EIO (Error) (INJECTED)\n7  rmdir("/b") = -1 EIO (Error)\n')
+
+    assert [(call.failed, call.injected) for call in calls(tmp_path / "trace")] == [(True, True), (True, False)]
