@@ -33,6 +33,7 @@ BETWEEN_STACKS_S = 0.4
 STACKS_SHARE = 0.3  # of the budget, for one dump: it takes 20 ms, and seconds where spinning ranks leave it no core
 HEALTH_S = 2.8  # a healthy server answers /health within about a second: it generates one token
 STRACE_S = 0.8
+ENDING_S = 0.3  # kept back for the last looks
 NATIVE, NATIVE_S = 3, 2.0  # at most so many ranks, and seconds; it takes 0.2 to 0.7 s where a core is free
 _Stacks = Callable[["list[int]", float], "dict[int, dict[str, Any]]"]
 _WATCHED = ("launcher", "scheduler", "detokenizer", "tokenizer")
@@ -201,7 +202,7 @@ class Probe:
             threads = next((s["threads"] for s in process.get("stacks", ()) if s.get("threads")), None)
             if threads and process["state"] not in "Tt":
                 kinds.setdefault(threads[0]["frames"][:1] and threads[0]["frames"][0][0], process)
-        some, longest = list(kinds.values())[:NATIVE], self._left(NATIVE_S)
+        some, longest = list(kinds.values())[:NATIVE], self._left(NATIVE_S + ENDING_S) - ENDING_S
         if self.spy and some and longest > NATIVE_S / 4:
             found = probe_stacks.dump(self.spy, [p["pid"] for p in some], longest, native=True)
             for process in some:
