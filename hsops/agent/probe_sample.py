@@ -9,6 +9,8 @@ import time
 from collections import Counter
 from typing import Any
 
+from hsops.agent.probe_tools import state
+
 EVERY_S = 0.05
 _TICK = os.sysconf("SC_CLK_TCK")
 _IO = ("rchar", "read_bytes", "write_bytes", "syscr", "syscw")
@@ -131,7 +133,9 @@ def at(pid: int) -> "list[str]":
 
 
 def _call(pid: int) -> str:
-    return _first_line(f"/proc/{pid}/syscall").split(" ")[0]
+    """As the kernel shows it; where it does not, without the right to trace, the state still tells who is on a core."""
+    call = _first_line(f"/proc/{pid}/syscall").split(" ")[0]
+    return "running" if call == "?" and state(pid) == "R" else call
 
 
 def _first_line(path: str) -> str:

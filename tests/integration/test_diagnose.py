@@ -267,6 +267,9 @@ def test_without_ptrace_the_ranks_write_their_stacks(start: Start, tmp_path: Pat
     assert {c["probe"]: c["why"] for c in raw["could_not"]}["py-spy"] in ("not-permitted", "not-found")
     assert {c["probe"]: c["why"] for c in raw["could_not"]}["strace"] == "not-permitted"
     assert raw["held"] == []
+    calls = [rank["sample"]["main"]["calls"] for rank in ranks_of(raw)]
+    assert (calls[0].keys(), "running" in calls[1]) == ({"running"}, False)
+    assert "TP0: on a core all the time" in [f.text for f in verdict(raw, run).evidence if f.source == "threads"]
     assert [state(rank["pid"]) for rank in ranks_of(raw)] == ["R", "S"]
 
 
