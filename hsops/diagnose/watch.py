@@ -5,6 +5,7 @@ SGLang's own watchdog ends a hung server after 300 to 450 seconds, and the evide
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
@@ -14,12 +15,12 @@ from hsops.core.deadline import Deadline
 from hsops.core.errors import HsopsError
 from hsops.core.events import Emit, Note
 from hsops.core.runs import Run
-from hsops.diagnose.log_text import is_noise
 from hsops.remote.agent import Agent
 from hsops.remote.reattach import Retry, reattaching
 
 SILENCE_S = 30.0
 EVERY_S, PATIENCE_S = 5.0, 5.0
+_WORK = re.compile(r'(Prefill|Decode) batch|"POST /[^"]*" 200')
 _DEADLINE = Deadline(idle=30.0, total=30.0)
 
 
@@ -38,16 +39,15 @@ class Heart:
     said: str = ""
 
     def after(self, pulse: dict[str, Any], now: float) -> Heart:
-        """With one more pulse. A token is a sign of life, and so is a line that no health probe caused.
+        """With one more pulse. A token is a sign of life, and so is a line of a batch or of an answer.
 
+        Other lines are not: a hung server complains of our own canaries.
         Silence is counted from the first token on: before that a server starts, which is for ``hsops launch`` to watch.
         """
         answer = pulse["health"]
         said = str(answer.get("status") or answer.get("error"))
         lives = answer.get("status") == 200
-        spoke = self.last is not None and any(
-            line.strip() and not is_noise(line) for line in pulse["text"].splitlines()
-        )
+        spoke = self.last is not None and bool(_WORK.search(pulse["text"]))
         return Heart(now if lives or spoke else self.last, pulse["alive"], said)
 
     def silent_s(self, now: float) -> float:

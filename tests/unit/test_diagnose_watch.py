@@ -48,10 +48,19 @@ def pulse(health: dict[str, Any], text: str = "", *, alive: bool = True) -> dict
 
 @pytest.mark.parametrize(
     "health,text,lives",
-    [(GOOD, "", True), (MUTE, BATCH, True), (MUTE, NOISE, False), (MUTE, "", False), ({"status": 503}, "\n", False)],
+    [
+        (GOOD, "", True),
+        (MUTE, BATCH, True),
+        (MUTE, NOISE + 'INFO:     127.0.0.1:5 - "POST /generate HTTP/1.1" 200 OK\n', True),
+        (MUTE, 'INFO:     127.0.0.1:5 - "POST /generate HTTP/1.1" 503\n', False),
+        (MUTE, "Health check failed. Server couldn't get a response from detokenizer for last 20 seconds.\n", False),
+        (MUTE, NOISE, False),
+        (MUTE, "", False),
+        ({"status": 503}, "\n", False),
+    ],
 )
 def test_signs_of_life(health: dict[str, Any], text: str, lives: bool) -> None:
-    """A token, or a line that no health probe has caused."""
+    """A token, or a line that tells of work; what a hung server says of the canaries themselves is none."""
     heart = Heart(last=100.0).after(pulse(health, text), 140.0)
 
     assert heart.silent_s(141.0) == (1.0 if lives else 41.0)
