@@ -67,7 +67,8 @@ class Patient:
         if case.deed in ("v1-patch", "raise"):
             wait(lambda: self.phase() != "running", START_S, case.id)
             return self.judge(case, UP_S)
-        wait(lambda: self.inside(case), START_S, case.id)
+        wait(lambda: self.inside(case) or self.gone(), START_S, case.id)
+        assert self.inside(case), f"{case.id}: the server has ended by itself, see its log"
         with contextlib.ExitStack() as stack:
             if case.deed == "port":
                 stack.enter_context(self.port_taken())
@@ -268,6 +269,13 @@ class Patient:
         for pid in self.stopped:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
+
+    def gone(self) -> bool:
+        """launch_server is not there any more."""
+        if not hasattr(self, "_pid"):
+            self._pid = self.pid("launcher")
+        found = procs.look(self._pid)
+        return found is None or found.zombie
 
     def inside(self, case: Case) -> bool:
         """All of a case are where they hang."""
