@@ -241,6 +241,9 @@ class Watch:
         before, self.run = self.run, run
         if run.attempt != before.attempt:  # what ended, and what was refused, was the one before
             self._dead_at = self._refused_at = None
+            if self._told_restart is None:  # it came back between two looks
+                yield Note(f"{_how_it_ended(run)}; the host has started it again, as attempt {run.attempt}")
+            self._told_restart = None
         if self._comes_back and run.restart_at != self._told_restart:
             self._told_restart = run.restart_at
             yield Note(self._coming_back())
@@ -314,3 +317,12 @@ class Watch:
         for said in hellos:
             if said not in known:
                 yield CaptureSaid(said.rank, said.ok, said.reason)
+
+
+def _how_it_ended(run: Run) -> str:
+    """The first process of the attempt before that did."""
+    last = run.attempts[-1] if run.attempts else None
+    ends = {**last.ranks, "server": last.exit} if last else {}
+    seen = [(end.time, who, end) for who, end in ends.items() if end]
+    _, who, end = min(seen, key=lambda one: one[0]) if seen else (0.0, "server", None)
+    return f"{who} ended ({end or 'nobody saw how'})"

@@ -114,7 +114,9 @@ def test_a_rank_that_died_unnoticed_is_a_failure(agent: Agent) -> None:
                 break
     again = until(agent, lambda run: run.attempt == 2 and is_up(run))
 
-    assert "TP1 of victim has ended (killed by SIGKILL)" in told[0] and "the host starts it again in" in told[1]
+    said = " ".join(told)  # between two looks a step may be over: then the next word says both
+    assert told and "TP1" in told[0] and "killed by SIGKILL" in told[0]
+    assert "the host starts it again in" in said or "the host has started it again, as attempt 2" in said
     assert again.attempts[0].ranks["TP1"] is not None and again.ranks == {"TP0": None, "TP1": None}
     assert run.pid not in marked(run.id)
 

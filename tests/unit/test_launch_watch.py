@@ -155,6 +155,19 @@ def test_a_death_before_its_supervisor_has_decided() -> None:
     assert "TP1 ended (killed by SIGKILL); the host starts it again in 5 s, for attempt 2" in decided[0]
 
 
+def test_a_server_that_came_back_between_two_looks() -> None:
+    """How it had ended is told all the same."""
+    watch = a_watch()
+    ranks = {"TP0": an_exit(20.0), "TP1": an_exit(19.5)}
+    before = {"attempt": 1, "started": STARTED, "exit": an_exit(20.1), "ranks": ranks, "helpers": {}}
+
+    again = a_run(restarts=True, attempt=2, attempts=[before])
+    told = list(watch.take({"kind": "run", "run": again, "utc_offset": 0.0, "now": STARTED}, 2.0))
+
+    assert told == [Note("TP1 ended (killed by SIGKILL); the host has started it again, as attempt 2")]
+    assert watch.judge(9.0) is None
+
+
 def test_a_supervisor_that_decides_against_it_says_why() -> None:
     """So does the launch."""
     watch = a_watch()
