@@ -40,9 +40,9 @@ class Client:
         size = self.out.stat().st_size
         self.until(lambda: self.out.stat().st_size > size)
 
-    def end(self) -> int:
-        """Its exit code."""
-        return self.child.wait(PATIENCE_S)
+    def end(self, patience: float = PATIENCE_S) -> int:
+        """Its exit code, within ``patience`` seconds."""
+        return self.child.wait(patience)
 
 
 def begin(out: Path, inventory: Path, *words: str, inside: tuple[str, ...] = ()) -> Client:

@@ -26,6 +26,7 @@ from tests.hosts import Server, ServerFactory
 from tests.supervision.results import record
 
 CUT_S = float(os.environ.get("HSOPS_CUT_S", "60"))
+START_S = 600.0  # for a slowed start, on a machine that does other things too
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 
 
@@ -123,7 +124,7 @@ def test_the_network_is_cut_while_it_starts_and_while_it_serves(scene: Scene) ->
     scene.run = Cli(scene.inventory).json("status")["data"]["runs"][0]
 
     starting = away(scene, scene.wire.pull, scene.wire.plug, waiter, follower)
-    assert waiter.end() == 0, waiter.errors
+    assert waiter.end(START_S) == 0, waiter.errors
     again = scene.begin("second", "logs", "-f")
     again.until_grown()
     serving = away(scene, scene.wire.pull, scene.wire.plug, again)
@@ -162,7 +163,7 @@ def test_a_killed_client_and_an_sshd_that_is_restarted(scene: Scene) -> None:
         sshd.start(scene.door.folder, alias="lab")
 
     seen = away(scene, stop, start, waiter, follower)
-    assert waiter.end() == 0, waiter.errors
+    assert waiter.end(START_S) == 0, waiter.errors
 
     assert scene.log.read_bytes().startswith(torn)
     ended(scene, "clients killed, then sshd stopped and started", "starting", seen, follower)
