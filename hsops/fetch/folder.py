@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import stat
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,6 +20,7 @@ LOCAL = "local"  # the key that a local manifest line has besides the host's
 PIECES = ".pieces"  # beside a part file that comes in several: a line for each that is here
 _AT_ONCE = 8  # files from which on one sync of the file system costs less than one of each
 _MODE = 0o644
+_ESCAPED = "backslashreplace"  # half a character of a host's line, as JSON writes it
 
 
 class Layout(Protocol):
@@ -65,6 +65,7 @@ class Folder:
         self._manifest = path / layout.manifest
         self._lock = threading.RLock()  # of the manifest: one thread plans while another makes files durable
         self._made = {path}
+        self._root, self._in_pieces = f"{path}/", set[str]()  # pathlib costs as much as a small file's system calls
 
     def read(self) -> Contents:
         """Look at everything in it; nothing is changed.
@@ -107,8 +108,9 @@ class Folder:
 
     def open_part(self, file: File, offset: int | None) -> int:
         """A file descriptor of the part file, cut to ``offset`` bytes; with None it comes in pieces."""
-        part = self.part(file)
+        part = self._root + file.part
         if offset is None:  # first the list: a part file without one is taken for good up to its end
+            self._in_pieces.add(file.part)
             os.close(os.open(f"{part}{PIECES}", os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, _MODE))
         flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe: an error, no wait
         handle = os.open(part, flags, _MODE)
@@ -139,7 +141,7 @@ class Folder:
     def _write_manifest(self) -> None:
         temporary = self._manifest.with_name(f".{self._manifest.name}.new")
         temporary.unlink(missing_ok=True)  # whatever it is: a pipe of that name would be written to, or waited for
-        with temporary.open("x", encoding="utf-8") as file:
+        with temporary.open("x", encoding="utf-8", errors=_ESCAPED) as file:
             file.writelines(line + "\n" for line in self._lines.values())
             file.flush()
             os.fsync(file.fileno())
@@ -158,29 +160,31 @@ class Folder:
         self._sync([self.part(file) for file in files])
         folders = {self.path}
         for file in files:
-            target = self.file(file)
-            self._make_folder(target.parent)
-            self.part(file).replace(target)
-            folders.add(target.parent)
+            if "/" in file.name:
+                folder = self.file(file).parent
+                self._make_folder(folder)
+                folders.add(folder)
+            os.replace(self._root + file.part, self._root + file.name)  # noqa: PTH105 - see _root
         for folder in folders:
             sync_folder(folder)
         self.adopt(files)
-        for file in files:
-            with suppress(FileNotFoundError):
-                (self.path / f"{file.part}{PIECES}").unlink()
+        for part in self._in_pieces.intersection(file.part for file in files):
+            self.drop(part)
 
     def adopt(self, files: Sequence[File]) -> None:
         """Append manifest lines for files that are whole and in place."""
         added = {f.name: self._line(f) for f in files}
-        with self._lock, self._manifest.open("a", encoding="utf-8") as file:
+        with self._lock, self._manifest.open("a", encoding="utf-8", errors=_ESCAPED) as file:
             file.writelines(line + "\n" for line in added.values())
             file.flush()
             os.fsync(file.fileno())
             self._lines.update(added)
 
     def _line(self, file: File) -> str:
-        raw = {**json.loads(file.line), "checksum": file.checksum, LOCAL: asdict(stamp_of(self.file(file)))}
-        return json.dumps(raw, separators=(",", ":"))
+        """The host's line and what is known here: of two keys that are alike the last one counts."""
+        found = os.lstat(self._root + file.name)
+        local = f'{{"size":{found.st_size},"mtime_ns":{found.st_mtime_ns},"ctime_ns":{found.st_ctime_ns}}}'
+        return f'{file.line.rstrip()[:-1]},"checksum":"{file.checksum}","{LOCAL}":{local}}}'
 
     def _sync(self, paths: Sequence[Path]) -> None:
         if len(paths) < _AT_ONCE or not _sync_file_system(self.path):
@@ -200,6 +204,7 @@ class Folder:
         self._made.add(folder)
 
     def _kept(self, part: str) -> tuple[Kept, ...]:
+        self._in_pieces.add(part)
         text = (self.path / f"{part}{PIECES}").read_text("utf-8", "replace")
         found = [line.split(" ") for line in text.split("\n")[:-1]]
         return tuple(

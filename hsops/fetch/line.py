@@ -66,7 +66,12 @@ class SshLine:
             raise LostStreamError(error.message, host=self._host) from None
 
     def read(self, want: int) -> bytes:  # noqa: ARG002 - a pipe gives what it has
-        return next(self._pieces, b"")
+        try:
+            return next(self._pieces, b"")
+        except RemoteError as error:
+            if isinstance(error, UnreachableError) or self._stream.started:
+                raise
+            raise LostStreamError(error.message, host=self._host) from None  # cut before it began: others did begin
 
     def why(self) -> str:
         said = self._stream.finish().stderr.decode(errors="replace").strip().splitlines()

@@ -141,8 +141,8 @@ class Receiver:
             return
         if not piece.alone:
             self._folder.keep(file, Kept(piece.start, piece.end, own))
-        whole = replace(file, checksum=file.checksum or own) if piece.alone else file
-        self.hooks.landed(piece, replace(whole, inode=end.inode))
+        checksum = file.checksum or (own if piece.alone else "")
+        self.hooks.landed(piece, replace(file, checksum=checksum, inode=end.inode))
 
     def _is(self, piece: Piece, own: str, told: str) -> bool:
         """Compare with what the sender told; a kind that it does not know is not asked for again."""

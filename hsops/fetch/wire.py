@@ -129,13 +129,20 @@ class Reader:
             yield piece
 
     def _exactly(self, count: int) -> bytes:
+        if len(self._rest) >= count:
+            found, self._rest = bytes(self._rest[:count]), self._rest[count:]
+            return found
         return b"".join(bytes(piece) for piece in self._pieces(count))
 
     def _header(self) -> tuple[bytes, int, int, int]:
-        first = self._exactly(1)
-        if first == frames.ERROR:
-            raise self._error()
-        kind, index, offset, length = frames.HEADER.unpack(first + self._exactly(frames.HEADER.size - 1))
+        if len(self._rest) >= frames.HEADER.size and self._rest[0] != frames.ERROR[0]:  # nearly always, of small files
+            kind, index, offset, length = frames.HEADER.unpack_from(self._rest)
+            self._rest = self._rest[frames.HEADER.size :]
+        else:
+            first = self._exactly(1)
+            if first == frames.ERROR:
+                raise self._error()
+            kind, index, offset, length = frames.HEADER.unpack(first + self._exactly(frames.HEADER.size - 1))
         if length > frames.LARGEST:
             raise self._nonsense(f"a frame of {length} bytes")
         return kind, index, offset, length

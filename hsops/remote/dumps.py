@@ -8,9 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hsops.core.dumps import Sample, latest, parse_sample
-from hsops.core.errors import BadDataError
+from hsops.core.errors import BadDataError, HsopsError
 from hsops.core.inventory import HostSpec, ServerSpec
 from hsops.remote.agent import Agent
+
+MOST = 10_000_000
+"""Lines of a manifest: a host that tells of more is not believed, and costs no more memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,8 @@ def list_samples(agent: Agent, folder: str) -> Listing:
         for event in events:
             if event["kind"] == "lines":
                 parsed.add(event["lines"])
+                if len(parsed.samples) + len(parsed.unreadable) > MOST:
+                    raise HsopsError(f"the manifest of {folder} has more than {MOST:,} lines", host=agent.host.name)
             elif event["kind"] == "restarted":
                 parsed = _Parsed()
             elif event["kind"] == "result":

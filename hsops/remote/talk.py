@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 from hsops.core.deadline import Deadline
-from hsops.core.errors import HsopsError
+from hsops.core.errors import HsopsError, RemoteError
 from hsops.remote.host import Completed, Stream
 from hsops.remote.shell import MISSING, STORED
 
 IDLE_S = 2.0
 """After so long a pause it is asked whether it is still there, before a verb is risked on a dead connection."""
+LONGEST = 64 << 20
+"""Bytes of a line; the agent sends a manifest in pieces of 200 KB."""
 _PING = b"{}\n"  # no request; what counts is the answer
 _PING_DEADLINE = Deadline(connect=0.0, idle=5.0, total=5.0)
 
@@ -117,11 +119,19 @@ class Answers:
 
 
 def lines(stream: Stream) -> Iterator[bytes]:
-    """Whole lines of a stream's output, without their ends."""
+    """Whole lines of a stream's output, without their ends.
+
+    Raises:
+        RemoteError: one that has no end in sight: nobody's memory is for that.
+    """
     held: list[bytes] = []  # joined once: a line may come in thousands of pieces
+    size = 0
     for piece in stream:
         first, *others = piece.split(b"\n")
         held.append(first)
+        size = len(others[-1]) if others else size + len(first)
+        if size > LONGEST:
+            raise RemoteError(f"a line of more than {LONGEST >> 20} MiB came: it is not the agent that talks")
         if others:
             yield b"".join(held)
             yield from others[:-1]

@@ -138,6 +138,15 @@ def test_sshd_goes_away_and_comes_back(new_server: ServerFactory, gated: Gated, 
     here.verify()
 
 
+def test_a_host_that_lets_in_few_at_once(new_server: ServerFactory, tmp_path: Path) -> None:
+    """MaxStartups: from the second on, connections that are not logged in yet are dropped; all comes nevertheless."""
+    server = new_server("few", extra=("MaxStartups 2:100:2",))
+    here = place(server.spec.model_copy(update={"channel": "ssh"}), tmp_path, 96 * MIB)
+
+    assert here.fetch("--streams", "6")["data"]["samples"] == 1
+    here.verify()
+
+
 def end_sessions(listener: int) -> None:
     """Kill the processes that sshd made for its connections."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -125,3 +125,16 @@ def test_many_files_are_made_durable_at_once(tmp_path: Path, count: int) -> None
         folder.commit(arrive(folder, tmp_path, *[f"s{i}" for i in range(count)]))
 
         assert len(folder.read().held) == len(folder.read().files) == count
+
+
+def test_a_line_is_kept_whatever_the_host_put_in(tmp_path: Path) -> None:
+    """Half a character, a stamp of its own: the line stays one, and the stamp is ours."""
+    with open_folder(tmp_path / "to", LAYOUT) as folder:
+        (file,) = arrive(folder, tmp_path, "a")
+        line = json.dumps({**json.loads(file.line), "odd": "é", "local": {"size": 1}}, ensure_ascii=False)
+        folder.commit([replace(file, line=line.replace("é", "é\ud800") + "  ")])
+
+        contents = folder.read()
+
+    assert contents.held[file.name].stamp == contents.files[file.name]
+    assert not contents.untidy

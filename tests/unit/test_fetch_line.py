@@ -53,3 +53,22 @@ def test_a_sender_that_ends_before_a_request_is_a_lost_stream(tmp_path: Path) ->
             receiver.run(threading.Event())
 
     assert len(receiver.rest()) == 2
+
+
+class Unborn:
+    """A connection that is cut before the host's shell has begun."""
+
+    started = False
+
+    def __iter__(self) -> Any:
+        yield from ()
+        raise RemoteError("the login shell said nothing", host="h")
+
+
+def test_a_stream_that_is_cut_before_it_begins_is_a_lost_one() -> None:
+    """The login shell works: it has just run another command."""
+    host = SimpleNamespace(name="h", bulk=lambda *_, **__: Unborn())
+    agent: Any = SimpleNamespace(host=host, request=lambda *_, **__: (None, b"{}"))
+
+    with pytest.raises(LostStreamError, match="said nothing"):
+        SshLine(agent, "/d").read(1)
