@@ -5,7 +5,7 @@ BIN  := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 BESIDE := -n 2 --dist loadfile# tests that wait more than they work; a file's tests share what it has started
 
-.PHONY: setup demo test unit integration lock-race cut cycles busy tp8 e2e matrix stalls hangs crash deaths deploy-releases flags trainers lint bench fidelity corpus docs models-table gpu-bundle gpu constraints clean
+.PHONY: setup demo test unit integration lock-race cut cycles busy tp8 e2e matrix stalls hangs crash deaths deploy-releases flags trainers lint bench fidelity corpus docs models-table gpu-bundle gpu constraints clean fetch-faults drain
 
 setup: $(VENV)/.ready ## the virtual environment and the system packages that the tests need
 
@@ -66,6 +66,12 @@ deploy-releases: setup ## deploy and revert on the wheel of every release: minut
 
 flags: setup ## what hsops reads of SGLang's command line against its own parser, every release: ten minutes
 	HSOPS_MATRIX="$(or $(VERSIONS),all)" $(BIN)/python -m pytest -s tests/matrix/test_flags.py
+
+fetch-faults: setup ## fetch is killed a thousand times, cut off, filled up and lied to: an hour; KILLS=100 for less, RESUME=1 to go on
+	$(BIN)/python -m tests.storm --kills $(or $(KILLS),1000) $(if $(RESUME),--resume)
+
+drain: setup ## 20,000 dumps through a RAM disk of 512 MiB by fetch --follow --evict: minutes
+	$(BIN)/python -m tests.storm.drain
 
 trainers: setup ## SpecForge's and speculators' own readers on an export, one training step on each: minutes, 500 MB
 	HSOPS_TRAINERS=1 $(BIN)/python -m pytest tests/trainers

@@ -2,11 +2,13 @@
 
 import json
 
-from benchmarks import fidelity
+from benchmarks import fetch, fidelity
 from tests.e2e import deaths
 from tests.hangs import results as hangs
 from tests.matrix import results
 from tests.stalls import results as stalls
+from tests.storm import drain
+from tests.storm import results as storm
 from tests.supervision import results as supervision
 
 
@@ -40,3 +42,18 @@ def test_supervision_is_rendered_from_its_data():
 def test_the_hangs_are_rendered_from_their_data():
     """`make hangs` writes both."""
     assert hangs.PAGE.read_text() == hangs.page(hangs.read())
+
+
+def test_the_storm_is_rendered_from_its_data():
+    """`make fetch-faults` writes both."""
+    assert storm.PAGE.read_text() == storm.page(storm.read())
+
+
+def test_the_drain_is_rendered_from_its_data():
+    """`make drain` writes both."""
+    assert drain.PAGE.read_text() == drain.page(json.loads(drain.DATA.read_text()))
+
+
+def test_the_speed_of_fetch_is_rendered_from_its_data():
+    """`python -m benchmarks.fetch` writes both."""
+    assert fetch.PAGE.read_text() == fetch.page(json.loads(fetch.DATA.read_text()))
