@@ -13,7 +13,7 @@ from pathlib import Path
 
 from hsops.core.checksum import matches
 from hsops.core.deadline import Deadline
-from hsops.core.errors import RemoteError
+from hsops.core.errors import RemoteError, UnreachableError
 from hsops.core.events import Emit, Note
 from hsops.core.worker import Worker
 from hsops.fetch.folder import Folder
@@ -123,7 +123,7 @@ class Evictor:
 
     def _ask(self, files: list[list[object]]) -> dict[str, dict[str, str]]:
         for seconds in (1.0, 2.0, 4.0, 8.0):
-            with suppress(RemoteError):  # a host that is away for a moment, or answers late
+            with suppress(RemoteError, UnreachableError):  # a host that is away for a moment, or answers late
                 return self._agent.call("dumps-evict", deadline=_PATIENCE, folder=self._source, files=files)
             time.sleep(seconds)
         return self._agent.call("dumps-evict", deadline=_PATIENCE, folder=self._source, files=files)

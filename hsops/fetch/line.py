@@ -69,7 +69,7 @@ class SshLine:
         try:
             return next(self._pieces, b"")
         except RemoteError as error:
-            if isinstance(error, UnreachableError) or self._stream.started:
+            if self._stream.started:
                 raise
             raise LostStreamError(error.message, host=self._host) from None  # cut before it began: others did begin
 
@@ -179,7 +179,7 @@ def _tried(agent: Agent, source: str, seconds: float) -> Iterator[tuple[Direct |
     entering = opened(agent, source)
     try:
         direct = entering.__enter__()
-    except NoDirectWayError as error:
+    except (NoDirectWayError, RemoteError) as error:  # if the host is not there at all, a line over ssh tells
         yield None, error.message
         return
     try:

@@ -12,7 +12,9 @@ import pytest
 from hsops.agent import evict as agent_evict
 from hsops.agent.protocol import Refusal
 from hsops.core.checksum import checksum_of
+from hsops.core.errors import RemoteError, UnreachableError
 from hsops.core.events import ignore
+from hsops.fetch import evict as evict_
 from hsops.fetch.dumps import DumpLayout, file_of
 from hsops.fetch.evict import LEDGER, Evictor
 from hsops.fetch.folder import open_folder
@@ -124,3 +126,23 @@ def test_only_what_reads_as_it_came_is_given_up_there(tmp_path: Path, harm: str)
     assert host.asked == ([] if harm else [sample.file])
     assert (evictor.files, bool(evictor.kept)) == ((0, True) if harm else (1, False))
     assert (tmp_path / "to" / LEDGER).exists() == (not harm)
+
+
+def test_a_link_that_is_lost_is_looked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether the request was carried out is not known; it is the same one that is sent."""
+    sample, host = make(tmp_path / "to", "a", [1, 2, 3]), Host()
+    answer, losses = host.call, [UnreachableError("cut"), RemoteError("killed")]
+
+    def call(verb: str, **params: Any) -> dict[str, Any]:
+        if losses:
+            raise losses.pop()
+        return answer(verb, **params)
+
+    monkeypatch.setattr(host, "call", call)
+    monkeypatch.setattr(evict_, "time", SimpleNamespace(sleep=lambda _: None))
+    with open_folder(tmp_path / "to", DumpLayout()) as folder:
+        evictor = Evictor(host, "/dumps", folder, ignore)  # type: ignore[arg-type]
+        evictor.put([file_of(sample, "{}")])
+        evictor.finish()
+
+    assert (evictor.files, losses) == (1, [])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +13,8 @@ import pytest
 
 from hsops.agent import frames
 from hsops.core.errors import RemoteError
+from hsops.core.events import Event
+from hsops.fetch import line
 from hsops.fetch.dumps import DumpLayout
 from hsops.fetch.folder import open_folder
 from hsops.fetch.line import SshLine
@@ -18,6 +22,7 @@ from hsops.fetch.pieces import pieces_of
 from hsops.fetch.plan import Part, Transfer
 from hsops.fetch.stream import Hooks, Receiver
 from hsops.fetch.wire import LostStreamError
+from hsops.remote.direct import NoDirectWayError
 from hsops.remote.host import Completed
 from tests.unit.test_fetch_plan import A
 
@@ -72,3 +77,22 @@ def test_a_stream_that_is_cut_before_it_begins_is_a_lost_one() -> None:
 
     with pytest.raises(LostStreamError, match="said nothing"):
         SshLine(agent, "/d").read(1)
+
+
+def test_a_door_that_cannot_be_opened_is_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its agent's session was killed: the bytes come over ssh, and it is told why."""
+
+    @contextmanager
+    def shut(*_: object) -> Iterator[None]:
+        raise RemoteError("the login shell said nothing", host="h")
+        yield
+
+    monkeypatch.setattr(line, "opened", shut)
+    agent: Any = SimpleNamespace(host=SimpleNamespace(name="h", via=(), address="box"))
+    told = list[Event]()
+
+    with line.ways(agent, "/d", "auto", line.WORTH, told.append) as found:
+        assert found.name == "ssh"
+    assert "said nothing" in str(told)
+    with pytest.raises(NoDirectWayError), line.ways(agent, "/d", "direct", line.WORTH, told.append):
+        pass
