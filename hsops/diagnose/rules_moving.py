@@ -104,6 +104,8 @@ def repacking(ev: Evidence) -> Verdict | None:
     """
     if not starting_up(ev) or not ev.log or ev.log.summary.stage != "weights" or ev.unmoved_s:
         return None
+    if "weights-begin" not in ev.log.summary.reached:  # it still imports the model's code
+        return None
     behind = [r for r in ev.ranks if f"TP{r}" not in ev.log.summary.reached.get("weights", {})]
     busy = [r for r in behind if ev.ranks[r].busy]
     if not busy:

@@ -57,7 +57,7 @@ def cases_of(gpus: int) -> dict[str, tuple[int, tuple[Case, ...]]]:
     return {
         "up": (tp, up),
         "serving": (tp, serving),
-        "killed": (tp, (Case("SIGKILL", "weights", last, ("rank-killed",), last, ends=True),)),
+        "killed": (tp, (Case("SIGKILL", "kv-cache", last, ("rank-killed",), last, ends=True),)),
         "port": (1, (Case("port", "kv-cache", 0, ("port-in-use",), ends=True),)),
         "path": (1, (Case("path", "start", 0, ("model-path-missing",), ends=True),)),
         "memory": (1, (Case("memory", "start", 0, MEMORY, ends=True),)),
@@ -226,24 +226,28 @@ class Subject:
             time.sleep(0.3)
 
 
-def main(out: Path) -> None:
-    """All servers beside each other; the one that takes all memory afterwards."""
+def main(out: Path, names: list[str]) -> None:
+    """All servers, or those named, beside each other; the one that takes all memory afterwards."""
     machine.prepare()
     (site,) = (machine.HOME / "venv/lib").glob("python*/site-packages")
     deeds.install(site)
     EVIDENCE.mkdir(exist_ok=True)
-    small = {"mem-fraction-static": 0.3, "max-total-tokens": 65536}
-    full = {"mem-fraction-static": 0.999, "max-total-tokens": 1 << 30}
-    subjects = [
-        Subject(name, tp, cases, **(full if name == "memory" else small))
-        for name, (tp, cases) in cases_of(_gpus()).items()
-    ]
-    *beside, alone = subjects
+    small = {"mem-fraction-static": 0.3, "max-total-tokens": 65536, "disable-piecewise-cuda-graph": True}
+    full = {**small, "mem-fraction-static": 0.999, "max-total-tokens": 1 << 30}
+    chosen = {name: of for name, of in cases_of(_gpus()).items() if not names or name in names}
+    subjects = [Subject(name, *of, **(full if name == "memory" else small)) for name, of in chosen.items()]
     machine.write_inventory([one.server for one in subjects], [1, 2, 3], patches=())
-    for together in (beside, [alone]):
-        with ThreadPoolExecutor(len(together)) as pool:
-            list(pool.map(Subject.story, together))
+
+    def story(one: Subject) -> None:
+        one.story()
         (out / "hangs.json").write_text(json.dumps({one.name: one.told for one in subjects}, indent=1))
+
+    for together in (
+        [one for one in subjects if one.name != "memory"],
+        [one for one in subjects if one.name == "memory"],
+    ):
+        with ThreadPoolExecutor(len(subjects)) as pool:
+            list(pool.map(story, together))
     with tarfile.open(out / "evidence.tar", "w") as archive:
         archive.add(EVIDENCE, "evidence")
         for path in machine.HOME.glob("state/runs/*/server.log"):
@@ -267,4 +271,4 @@ def _since(began: float) -> float:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2:])
