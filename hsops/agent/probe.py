@@ -18,6 +18,7 @@ from hsops.agent import (
     probe_census,
     probe_faults,
     probe_files,
+    probe_gpus,
     probe_host,
     probe_http,
     probe_sample,
@@ -68,9 +69,10 @@ class Probe:
         self.processes = self._census(port)
         held = set(self._held(set()))
         log = self._look("log", self._log) or {}
-        with ThreadPoolExecutor(2) as pool:
+        with ThreadPoolExecutor(3) as pool:
             http = pool.submit(self._http, port) if port else None
-            gpus = pool.submit(lambda: self._look("gpus", lambda: probe_host.gpus(self._left(3.0))))
+            gpus = pool.submit(lambda: self._look("gpus", lambda: probe_gpus.gpus(self._left(3.0))))
+            ras = pool.submit(self._ras)
             self._timed("sample", self._sample)
             self._timed("stacks", self._stacks)
             self._timed("strace", lambda: self._syscalls(http))
@@ -78,7 +80,8 @@ class Probe:
                 self._timed("native", self._native)
             found = {
                 "port": self._wait("http", http),
-                "gpus": self._wait("gpus", gpus) or [],
+                **(self._wait("gpus", gpus) or {"gpus": [], "gpu_apps": []}),
+                "ras": self._wait("ras", ras),
             }
         if log:
             log["size_after"] = probe_files.size(log["path"])
@@ -105,6 +108,7 @@ class Probe:
         for process in found:
             process["argv"] = [word[:200] for word in process["argv"][:60]]
             process["files"] = probe_files.targets(process["pid"])
+            process["preload"] = procs.environment(process["pid"]).get("LD_PRELOAD", "")[:300]
         return found
 
     def _log(self) -> "dict[str, Any]":
@@ -130,11 +134,18 @@ class Probe:
         except (OSError, ValueError):
             return None
 
+    def _ras(self) -> "str | None":
+        """NCCL's own view, where there are ranks that could wait for each other."""
+        several = len(self._watched("scheduler")) > 1
+        return self._look("ras", lambda: probe_gpus.ras(self._left(2.0))) if several else None
+
     def _http(self, port: int) -> "dict[str, Any]":
         found: dict[str, Any] = {"number": port, "listener": procs.listener(port)}
         if found["listener"]:
             found["model_info"] = self._model_info(port)
+            before = procs.clients(port)
             found["health"] = probe_http.ask(port, "/health", self._left(HEALTH_S))
+            found["clients"] = len(before & procs.clients(port))
         else:
             found["health"] = probe_http.ask(port, "/health", 0.5)
         return found

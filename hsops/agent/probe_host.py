@@ -3,13 +3,10 @@
 import contextlib
 import os
 import re
-import shutil
-import subprocess
 from typing import Any
 
-from hsops.agent.probe_tools import CouldNot, denied
+from hsops.agent.probe_tools import CouldNot
 
-_GPU_FIELDS = "index,utilization.gpu,memory.used,memory.total,power.draw,power.limit"
 _KILLED = re.compile(r"Killed process (\d+) \(([^)]*)\)")
 _OCTAL = re.compile(r"\\([0-7]{3})")
 _XID = re.compile(r"NVRM: Xid.*")
@@ -83,35 +80,4 @@ def mount(path: str) -> "dict[str, str]":
             if real.startswith(point) and len(point) >= len(at):  # the last of equals lies on top
                 kind, source, options = what.split(" ", 2)
                 at, found = point, {"path": path, "type": kind, "source": source, "options": options}
-    return found
-
-
-def gpus(timeout: float) -> "list[dict[str, float]]":
-    """Utilisation, memory and power of every GPU.
-
-    Raises:
-        CouldNot: no nvidia-smi here, or it did not answer in time (it can block for 45 s when the firmware is gone).
-    """
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        raise CouldNot("not-found", "no nvidia-smi on PATH")
-    argv = [tool, f"--query-gpu={_GPU_FIELDS}", "--format=csv,noheader,nounits"]
-    try:
-        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout, check=False)
-    except subprocess.TimeoutExpired as error:
-        raise CouldNot("timed-out", f"nvidia-smi was not done after {timeout:g} s") from error
-    lines = done.stdout.decode("utf-8", "replace").splitlines()
-    if done.returncode != 0:
-        said = (lines or done.stderr.decode("utf-8", "replace").splitlines() or ["no output"])[0]
-        raise CouldNot("not-permitted" if denied([said]) else "failed", f"nvidia-smi: {said[:200]}")
-    return [parse_gpu(line) for line in lines if line.strip()]
-
-
-def parse_gpu(line: str) -> "dict[str, float]":
-    """One line of nvidia-smi's CSV; what it does not know (``[N/A]``) is left out. MiB, W, percent."""
-    names = ("index", "util", "memory", "memory_total", "power", "power_limit")
-    found = {}
-    for name, value in zip(names, line.split(","), strict=False):
-        with contextlib.suppress(ValueError):
-            found[name] = float(value)
     return found

@@ -242,18 +242,25 @@ def listener(port: int, among: "list[int] | None" = None) -> "dict[str, Any] | N
 
     ``among``: only these are looked at; with another listener both are None.
     """
-    inodes = set()
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        for line in _read(table).decode().splitlines()[1:]:
-            f = line.split()
-            if len(f) > 9 and f[3] == "0A" and int(f[1].rpartition(":")[2], 16) == port:
-                inodes.add(f"socket:[{f[9]}]")
+    inodes = {f"socket:[{f[9]}]" for f in _sockets(port, "0A")}
     if not inodes:
         return None
     for pid in among if among is not None else (int(name) for name in os.listdir("/proc") if name.isdigit()):
         if inodes & _links(pid):
             return {"pid": pid, "command": title(pid)[:200]}
     return {"pid": None, "command": None}
+
+
+def clients(port: int) -> "set[str]":
+    """Who is connected to a TCP port, as the kernel writes addresses."""
+    return {f[2] for f in _sockets(port, "01")}
+
+
+def _sockets(port: int, state: str) -> "list[list[str]]":
+    """The rows of this port's sockets in a state of the kernel's: 0A listens, 01 is connected."""
+    lines = [line for table in ("/proc/net/tcp", "/proc/net/tcp6") for line in _read(table).decode().splitlines()[1:]]
+    rows = map(str.split, lines)
+    return [f for f in rows if len(f) > 9 and f[3] == state and int(f[1].rpartition(":")[2], 16) == port]
 
 
 def files(pid: int) -> "set[str]":

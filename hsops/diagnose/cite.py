@@ -10,6 +10,7 @@ from hsops.diagnose import stack_tree
 from hsops.diagnose.evidence import Evidence
 from hsops.diagnose.log_text import message
 from hsops.diagnose.processes import SPARSE, Process
+from hsops.diagnose.ras import BLIND_SPOT
 from hsops.diagnose.verdict import Finding
 from hsops.diagnose.waits import native, state_of
 
@@ -35,7 +36,21 @@ def everything(ev: Evidence) -> tuple[Finding, ...]:
     """All lines that there are, in the order of the probes."""
     return tuple(
         finding
-        for part in (exits, log, last_line, processes, threads, stacks, files, http, gpus, machine, blind, overhead)
+        for part in (
+            exits,
+            log,
+            last_line,
+            processes,
+            threads,
+            stacks,
+            files,
+            http,
+            gpus,
+            nccl,
+            machine,
+            blind,
+            overhead,
+        )
         for finding in part(ev)
     )
 
@@ -198,9 +213,26 @@ def gpus(ev: Evidence) -> Iterator[Finding]:
     """Utilisation against power."""
     if ev.gpus:
         each = "; ".join(
-            f"{g.index}: {g.util or 0:.0f} % {g.power or 0:.0f} W {g.memory or 0:,.0f} MiB" for g in ev.gpus
+            f"{g.index}: {g.util or 0:.0f} % {g.power or 0:.0f} W {g.memory or 0:,.0f} MiB"
+            + (f" {g.clock:,.0f} MHz" if g.clock else "")
+            for g in ev.gpus
         )
         yield Finding("gpus", each)
+
+
+def nccl(ev: Evidence) -> Iterator[Finding]:
+    """What NCCL says of its ranks, with what it cannot see."""
+    if not ev.ras:
+        return
+    ras = ev.ras
+    parts = [f"NCCL {ras.version}"] if ras.version else []
+    if ras.behind:
+        parts.append(
+            f"most ranks at operation {ras.ahead}, " + ", ".join(f"TP{r} at {n}" for r, n in ras.behind.items())
+        )
+    parts += [f"no data of {', '.join(f'TP{r}' for r in ras.missing)}"] if ras.missing else []
+    parts += [f"pid {pid} does not answer" for pid in ras.dead]
+    yield Finding("nccl", "; ".join([*(parts or ["its ranks agree"]), f"({BLIND_SPOT})"]))
 
 
 def machine(ev: Evidence) -> Iterator[Finding]:

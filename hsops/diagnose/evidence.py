@@ -10,6 +10,7 @@ from hsops.core.baseline import Baseline
 from hsops.core.milestones import LogSummary
 from hsops.core.runs import Run
 from hsops.diagnose.processes import Process
+from hsops.diagnose.ras import Ras
 from hsops.diagnose.stacks import Merged, merge
 
 
@@ -125,6 +126,7 @@ class Evidence:
         run: the run's record; None for a server that hsops did not start, or a log alone.
         tp: ranks to expect.
         gpu_apps: who holds GPU memory; empty where the driver does not tell, as in most containers.
+        ras: NCCL's own view of its ranks; None where it does not answer.
         oom: what the kernel's log says of processes that the OOM killer ended.
         xid: what it says of GPU faults.
         oom_kills: how often it struck since boot; None when unknown.
@@ -146,6 +148,7 @@ class Evidence:
     port: Port | None = None
     gpus: tuple[Gpu, ...] = ()
     gpu_apps: tuple[GpuApp, ...] = ()
+    ras: Ras | None = None
     oom: tuple[str, ...] = ()
     xid: tuple[str, ...] = ()
     oom_kills: int | None = None

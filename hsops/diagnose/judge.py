@@ -51,6 +51,7 @@ RULES: tuple[Rule, ...] = (
     rules_gpu.wedged,
     rules_gpu.custom_all_reduce,
     rules_serving.hung_serving,
+    rules_gpu.nccl_names_the_rank,
     rules_log.heartbeat,
     # on its way: what moves first, then what does not
     rules_partial.desync,

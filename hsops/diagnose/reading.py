@@ -8,6 +8,7 @@ from typing import Any
 from hsops.core.baseline import Baseline, parse_baseline
 from hsops.core.launched import launched
 from hsops.core.runs import Run
+from hsops.diagnose import ras
 from hsops.diagnose.evidence import Answer, Blind, Evidence, Gpu, GpuApp, Log, Port
 from hsops.diagnose.log_text import read_log
 from hsops.diagnose.processes import Activity, Process, Trace
@@ -47,6 +48,7 @@ def from_probe(
         port=_port(raw["port"]) if raw.get("port") else None,
         gpus=tuple(_gpu(g) for g in raw.get("gpus") or ()),
         gpu_apps=_apps(raw),
+        ras=ras.parse(raw["ras"]) if raw.get("ras") else None,
         oom=tuple(kernel.get("oom", ())),
         xid=tuple(kernel.get("xid", ())),
         oom_kills=memory.get("oom_kills"),

@@ -92,6 +92,26 @@ def preloaded(ev: Evidence) -> Verdict | None:
     )
 
 
+def nccl_names_the_rank(ev: Evidence) -> Verdict | None:
+    """NCCL counts one rank's collectives short of the others', or has no data of it, and nothing moves."""
+    if not (ev.live and ev.alive) or ev.healthy or not ev.ras or ev.silent_s < patience(ev):
+        return None
+    odd = tuple(ev.ras.behind) or ev.ras.missing
+    if len(odd) != 1 or not all(p.still is not False for p in ev.ranks.values()):
+        return None
+    return Verdict(
+        "collective-deadlock" if ev.ready else "collective-mismatch",
+        "medium",
+        f"NCCL: TP{odd[0]} " + (f"is at operation {ev.ras.behind[odd[0]]}, the others at {ev.ras.ahead}"
+                                 if odd[0] in ev.ras.behind else "gives no data"),
+        cite.everything(ev),
+        rank=odd[0],
+        remedy="hsops launch --replace --wait-healthy; what runs on one rank only? patches, branches on the rank",
+        next_probe="hsops diagnose again in half a minute: do the counts stand still?",
+        alternatives=("collective-mismatch" if ev.ready else "collective-deadlock", "scheduler-deadlock"),
+    )  # fmt: skip
+
+
 def left_on_gpu(ev: Evidence) -> Verdict | None:
     """The server is gone, and a process of SGLang's still holds memory on a GPU."""
     if not ev.live or ev.alive:

@@ -105,17 +105,6 @@ def test_a_refusal_of_the_kernel_is_recognised() -> None:
     assert not probe_tools.denied(["Error: Failed to get stack traces"])
 
 
-def test_a_gpu_line_with_gaps() -> None:
-    """What nvidia-smi does not know is left out."""
-    assert probe_host.parse_gpu("3, 100, 3527, 97887, 140.21, [N/A]") == {
-        "index": 3,
-        "util": 100,
-        "memory": 3527,
-        "memory_total": 97887,
-        "power": 140.21,
-    }
-
-
 def process(comm: str, *, pid: int = 9, state: str = "S", status: int = 0) -> Proc:
     return Proc(pid, 1, 0, state, comm, 1, 0, 0, 0, 0, status)
 
