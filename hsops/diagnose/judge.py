@@ -19,6 +19,7 @@ from hsops.diagnose import (
     rules_stuck,
 )
 from hsops.diagnose.evidence import Evidence
+from hsops.diagnose.knowledge import filled
 from hsops.diagnose.verdict import Verdict
 
 Rule = Callable[[Evidence], Verdict | None]
@@ -86,4 +87,6 @@ def judge(evidence: Evidence) -> Verdict:
     found = (rule(evidence) for rule in RULES)
     verdict = next((v for v in found if v), None) or rules_partial.abstain(evidence)
     cited = tuple(replace(finding, text=without_keys(finding.text)) for finding in verdict.evidence)
+    remedy, confirm = filled(verdict)
+    verdict = replace(verdict, remedy=remedy, next_probe=confirm)
     return replace(verdict, host=evidence.host, summary=without_keys(verdict.summary), evidence=cited)

@@ -48,7 +48,7 @@ def from_probe(
         port=_port(raw["port"]) if raw.get("port") else None,
         gpus=tuple(_gpu(g) for g in raw.get("gpus") or ()),
         gpu_apps=_apps(raw),
-        ras=ras.parse(raw["ras"]) if raw.get("ras") else None,
+        ras=ras.parse(raw.get("ras") or ""),
         oom=tuple(kernel.get("oom", ())),
         xid=tuple(kernel.get("xid", ())),
         oom_kills=memory.get("oom_kills"),
@@ -57,11 +57,8 @@ def from_probe(
         writable=dumps.get("writable"),
         could_not=tuple(Blind(b["probe"], b["why"], b["message"]) for b in raw.get("could_not", ())),
         baseline=good.of(run.spec_hash, launched(run).key) if good and run else good,
-        took_s=raw.get("took_s", 0.0),
-        spent=dict(raw.get("spent", {})),
-        cpu_s=raw.get("cpu_s"),
-        held=tuple(raw.get("held", ())),
         unmoved_s=unmoved_s,
+        **_effort(raw),
     )
 
 
@@ -161,6 +158,12 @@ def _port(raw: Raw) -> Port:
 def _answer(raw: Raw, name: str) -> Answer | None:
     found = raw.get(name)
     return Answer(found.get("status"), found.get("error", ""), found.get("took_s", 0.0)) if found else None
+
+
+def _effort(raw: Raw) -> dict[str, Any]:
+    """What looking took, and what it left behind."""
+    spent, held = dict(raw.get("spent", {})), tuple(raw.get("held", ()))
+    return {"took_s": raw.get("took_s", 0.0), "spent": spent, "cpu_s": raw.get("cpu_s"), "held": held}
 
 
 def _apps(raw: Raw) -> tuple[GpuApp, ...]:

@@ -128,7 +128,7 @@ def left_on_gpu(ev: Evidence) -> Verdict | None:
         f"{sum(a.memory or 0 for a in held):,.0f} MiB of GPU memory",
         (*(Finding("gpus", f"pid {a.pid} ({a.name or '?'}): {a.memory or 0:,.0f} MiB") for a in held),
          *cite.everything(ev)),
-        remedy=f"hsops stop --orphans, or kill {pids}",
+        remedy="hsops stop " + " ".join(f"--orphan {a.pid}" for a in held),
     )  # fmt: skip
 
 

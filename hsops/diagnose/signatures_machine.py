@@ -42,7 +42,7 @@ MACHINE = (
         "disk-full",
         r"No space left on device|Disk quota exceeded",
         HIGH,
-        "free the disk that the line names; hidden states take terabytes: hsops fetch --evict while it runs",
+        "free the disk that the line names; hidden states take terabytes: hsops fetch, then remove what is verified",
         "errno 28 and 122; SpecForge#52",
     ),
     row(

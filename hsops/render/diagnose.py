@@ -21,20 +21,24 @@ def lines(verdict: Verdict, took_s: float | None = None) -> Iterator[str]:
     where = f"   {verdict.host}" if verdict.host else ""
     rank = f"   TP{verdict.rank}" if verdict.rank is not None else ""
     yield f"{verdict.word}  {verdict.name}   confidence {verdict.confidence}{where}{rank}{took}"
-    yield from _wrapped("  ", verdict.summary)
+    yield from wrapped("  ", verdict.summary)
     for finding in verdict.evidence:
-        yield from _row(finding.source, finding.text)
+        yield from row(finding.source, finding.text)
     if verdict.remedy:
-        yield from _row("try", verdict.remedy)
+        yield from row("try", verdict.remedy)
     if verdict.next_probe:
-        yield from _row("look", verdict.next_probe)
+        yield from row("look", verdict.next_probe)
+    if verdict.alternatives:
+        yield from row("or", ", ".join(verdict.alternatives))
 
 
-def _row(label: str, text: str) -> Iterator[str]:
-    yield from _wrapped(f"  {label:<{_LABEL}} ", text)
+def row(label: str, text: str) -> Iterator[str]:
+    """A label and its text."""
+    yield from wrapped(f"  {label:<{_LABEL}} ", text)
 
 
-def _wrapped(first: str, text: str) -> Iterator[str]:
+def wrapped(first: str, text: str) -> Iterator[str]:
+    """``text`` in a terminal's width, indented as ``first`` is long."""
     yield from textwrap.wrap(
         text, _WIDTH, initial_indent=first, subsequent_indent=" " * len(first), break_on_hyphens=False
     )
