@@ -5,7 +5,7 @@ BIN  := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 BESIDE := -n 2 --dist loadfile# tests that wait more than they work; a file's tests share what it has started
 
-.PHONY: setup demo test unit integration lock-race cut cycles busy tp8 e2e matrix stalls hangs crash deaths deploy-releases flags trainers lint bench fidelity corpus docs models-table gpu-bundle gpu constraints clean fetch-faults drain
+.PHONY: setup demo test unit integration lock-race cut cycles busy tp8 e2e matrix stalls hangs crash deaths deploy-releases flags trainers lint bench fidelity corpus report-picture docs models-table gpu-bundle gpu constraints clean fetch-faults drain
 
 setup: $(VENV)/.ready ## the virtual environment and the system packages that the tests need
 
@@ -99,6 +99,9 @@ gpu: ## on a GPU machine with the bundle: what capture costs, from which rate on
 
 models-table: setup ## renew docs/reference/models.md from the wheels of every supported SGLang
 	$(BIN)/python scripts/models_table.py
+
+report-picture: setup ## docs/images/report-*.png: the page of diagnose --html in a real browser (apt-get install chromium)
+	PYTHON=$(BIN)/python scripts/report-picture
 
 corpus: setup ## docs/reference/diagnosis.md: a hundred public reports against the rules of diagnose, by family
 	$(BIN)/python -m tests.corpus

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO
 
@@ -17,7 +17,7 @@ from hsops.render.console import Outcome
 if TYPE_CHECKING:
     from hsops.core.events import Emit
     from hsops.core.runs import Run
-    from hsops.diagnose import Verdict
+    from hsops.diagnose.evidence import Evidence
     from hsops.remote.agent import Agent
 
 
@@ -34,6 +34,7 @@ def diagnose(
         Path | None, typer.Option(metavar="FILE", help="Keep the evidence, without secrets, in one file.")
     ] = None,
     bundle: Annotated[Path | None, typer.Option(metavar="FILE", help="Judge by evidence kept earlier.")] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the diagnosis as one page, too.")] = None,
     watch: Annotated[
         bool, typer.Option("--watch", help="Wait until a healthy server shows no sign of life, then diagnose it.")
     ] = False,
@@ -43,34 +44,46 @@ def diagnose(
 ) -> None:
     """Look at a server from all sides for three seconds and say what is the matter, with the evidence."""
 
+    keep = Keep(save, html)
+
     def body(session: Session) -> Outcome:
         if watch and (log or bundle):
             raise UsageError("--watch is for a server that runs; --log and --bundle are not")
         if watch:
-            return _watch(session, server or None, run_id=run_id, save=save, silence_s=silence)
+            return _watch(session, server or None, keep, run_id=run_id, silence_s=silence)
         if log and bundle:
             raise UsageError("--log and --bundle are two sources; name one")
         if log:
-            return _of_log(log, tp, save, session.console.emit)
+            return _of_log(log, tp, keep, session.console.emit)
         if bundle:
-            return _of_bundle(bundle)
-        return live(session, server or None, run_id=run_id, save=save)
+            return _of_bundle(bundle, keep)
+        return live(session, server or None, keep, run_id=run_id)
 
     run(ctx, "diagnose", body)
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Files to write beside the answer: a bundle of the evidence, the page."""
+
+    bundle: Path | None = None
+    page: Path | None = None
+
+
+NOTHING = Keep()
 
 
 def live(
     session: Session,
     server: str | None,
+    keep: Keep = NOTHING,
     *,
     run_id: str = "",
-    save: Path | None = None,
     unmoved_s: float = 0.0,
     allowed_s: float = 0.0,
 ) -> Outcome:
     """The command's body on a host, for playbooks and launch too. ``unmoved_s``, ``allowed_s``: as in ``Evidence``."""
     from hsops.diagnose.bundle import pack
-    from hsops.diagnose.judge import judge
     from hsops.diagnose.live import probe
     from hsops.diagnose.reading import from_probe
     from hsops.remote.dumps import folder_of
@@ -83,14 +96,14 @@ def live(
     raw = probe(
         agent, found, server=spec.name, port=port, tp=spec.tp, dumps=folder_of(host, spec), emit=session.console.emit
     )
-    if save:
-        save.write_bytes(pack(raw, run=found, host=host.name, tp=spec.tp, unmoved_s=unmoved_s))
+    if keep.bundle:
+        vouched = {"unmoved_s": unmoved_s, "allowed_s": allowed_s}
+        keep.bundle.write_bytes(pack(raw, run=found, host=host.name, tp=spec.tp, **vouched))
     seen = from_probe(raw, host=host.name, run=found, tp=spec.tp, unmoved_s=unmoved_s)
-    verdict = judge(replace(seen, allowed_s=allowed_s))
-    return _outcome(verdict, raw["took_s"], server=spec.name, run=found.id if found else None)
+    return _outcome(replace(seen, allowed_s=allowed_s), keep, server=spec.name)
 
 
-def _watch(session: Session, server: str | None, *, run_id: str, save: Path | None, silence_s: float) -> Outcome:
+def _watch(session: Session, server: str | None, keep: Keep, *, run_id: str, silence_s: float) -> Outcome:
     """Wait, look, and wait again where what was seen moves."""
     from hsops.core.events import Note
     from hsops.diagnose.watch import wait_for_silence
@@ -102,7 +115,7 @@ def _watch(session: Session, server: str | None, *, run_id: str, save: Path | No
         if found is None or not found.alive:
             raise UsageError(f"no run of {spec.name} lives", fix="hsops launch --wait-healthy; hsops status shows all")
         wait_for_silence(agent, found, silence_s=silence_s, emit=session.console.emit)
-        outcome = live(session, spec.name, run_id=found.id, save=save)
+        outcome = live(session, spec.name, keep, run_id=found.id)
         if outcome.exit_code:
             return outcome
         verdict = outcome.data["verdict"]
@@ -123,9 +136,8 @@ def _run(agent: Agent, server: str, run_id: str) -> Run | None:
     return next((r for r in runs if r.alive), runs[0] if runs else None)
 
 
-def _of_log(path: Path, tp: int | None, save: Path | None, emit: Emit) -> Outcome:
+def _of_log(path: Path, tp: int | None, keep: Keep, emit: Emit) -> Outcome:
     from hsops.diagnose.bundle import pack_log
-    from hsops.diagnose.judge import judge
     from hsops.diagnose.log_file import digest
     from hsops.diagnose.reading import from_log
 
@@ -136,9 +148,9 @@ def _of_log(path: Path, tp: int | None, save: Path | None, emit: Emit) -> Outcom
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None
     name = str(path) if str(path) != "-" else "standard input"
-    if save:
-        save.write_bytes(pack_log(found.data, path=name, lines=found.lines, tp=tp))
-    return _outcome(judge(from_log(name, found.data, tp=tp, lines=found.lines)), None)
+    if keep.bundle:
+        keep.bundle.write_bytes(pack_log(found.data, path=name, lines=found.lines, tp=tp))
+    return _outcome(from_log(name, found.data, tp=tp, lines=found.lines), keep)
 
 
 def _open(path: Path) -> AbstractContextManager[BinaryIO]:
@@ -149,12 +161,10 @@ def _open(path: Path) -> AbstractContextManager[BinaryIO]:
     return open_file(path, fix=f"--log - < {path} reads a pipe")
 
 
-def _of_bundle(path: Path) -> Outcome:
+def _of_bundle(path: Path, keep: Keep) -> Outcome:
     from hsops.diagnose.bundle import unpack
-    from hsops.diagnose.judge import judge
 
-    evidence = unpack(_read(path), name=str(path))
-    return _outcome(judge(evidence), evidence.took_s, run=evidence.run.id if evidence.run else None)
+    return _outcome(unpack(_read(path), name=str(path)), keep)
 
 
 def _read(path: Path) -> bytes:
@@ -165,8 +175,16 @@ def _read(path: Path) -> bytes:
         raise UsageError(f"{path}: {error.strerror}") from None
 
 
-def _outcome(verdict: Verdict, took_s: float | None, *, server: str | None = None, run: str | None = None) -> Outcome:
+def _outcome(evidence: Evidence, keep: Keep, *, server: str | None = None) -> Outcome:
+    from hsops import __version__
+    from hsops.diagnose.judge import judge
     from hsops.render.diagnose import lines
+    from hsops.render.report import page
 
+    verdict = judge(evidence)
+    took_s = evidence.took_s if evidence.live else None
+    if keep.page:
+        keep.page.write_text(page(verdict, evidence, server=server or "", version=__version__), encoding="utf-8")
+    run = evidence.run.id if evidence.run else None
     data = {"verdict": verdict.as_json(), "server": server, "run": run, "took_s": took_s}
     return Outcome(data, list(lines(verdict, took_s)), verdict.exit_code)

@@ -13,7 +13,7 @@ import json
 import re
 import tarfile
 import zlib
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from hsops.core.errors import BadDataError
@@ -33,16 +33,25 @@ _SECRETS = re.compile(  # SGLang counts tokens: "#token: 262144" is none
 )
 
 
-def pack(raw: dict[str, Any], *, run: Run | None, host: str, tp: int | None = None, unmoved_s: float = 0.0) -> bytes:
+def pack(
+    raw: dict[str, Any],
+    *,
+    run: Run | None,
+    host: str,
+    tp: int | None = None,
+    unmoved_s: float = 0.0,
+    allowed_s: float = 0.0,
+) -> bytes:
     """A bundle of what a host showed.
 
     Args:
         raw: the evidence as the agent sent it.
-        tp, unmoved_s: as ``from_probe`` got them.
+        tp, unmoved_s, allowed_s: as ``from_probe`` and ``Evidence`` got them.
     """
     log = dict(raw.get("log") or {})
     texts = {_HEAD: log.pop("head", ""), _TAIL: log.pop("tail", "")}
-    content = {"host": host, "run": asdict(run) if run else None, "tp": tp, "unmoved_s": unmoved_s}
+    vouched = {"unmoved_s": unmoved_s, "allowed_s": allowed_s}
+    content = {"host": host, "run": asdict(run) if run else None, "tp": tp, **vouched}
     return _packed(content | {"evidence": raw | {"log": log or None}}, texts)
 
 
@@ -67,13 +76,9 @@ def unpack(data: bytes, *, name: str) -> Evidence:
             text = content["log"]["head"].encode()
             return from_log(content["log_only"], text, tp=content["tp"], lines=content["lines"])
         run = parse_run(content["run"]) if content["run"] else None
-        return from_probe(
-            content["evidence"],
-            host=content["host"],
-            run=run,
-            tp=content.get("tp"),
-            unmoved_s=content.get("unmoved_s", 0.0),
-        )
+        tp, unmoved_s = content.get("tp"), content.get("unmoved_s", 0.0)
+        seen = from_probe(content["evidence"], host=content["host"], run=run, tp=tp, unmoved_s=unmoved_s)
+        return replace(seen, allowed_s=content.get("allowed_s", 0.0))
     except (
         ValueError,
         LookupError,

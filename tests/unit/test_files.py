@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hsops.cli.diagnose import _of_log
+from hsops.cli.diagnose import NOTHING, _of_log
 from hsops.core.dumps import MANIFEST
 from hsops.core.errors import BadDataError
 from hsops.core.events import ignore
@@ -56,7 +56,7 @@ def fetch_folder(folder: Path) -> None:
 READERS: dict[str, Callable[[Path], object]] = {
     "verify": lambda folder: verify(folder, None, ignore),
     "fetch": fetch_folder,
-    "diagnose --log": lambda folder: _of_log(folder / MANIFEST, None, None, ignore),
+    "diagnose --log": lambda folder: _of_log(folder / MANIFEST, None, NOTHING, ignore),
 }
 
 
