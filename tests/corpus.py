@@ -59,6 +59,12 @@ def cases() -> Iterator[dict[str, Any]]:
         yield from yaml.safe_load(path.read_text())
 
 
+def others() -> list[dict[str, Any]]:
+    """Reports that are not of the corpus, found when its rules stood: a log each."""
+    found: list[dict[str, Any]] = yaml.safe_load((diagnose_cases.CASES / "others.yaml").read_text())
+    return found
+
+
 def results(*, seen: bool = False) -> list[Result]:
     """Every report judged: by its log where it has one, or with ``seen`` by all that its reporter saw."""
     return [Result(case, judge(diagnose_cases.evidence(_what(case, seen)))) for case in cases()]

@@ -10,12 +10,12 @@ from hsops.core.errors import UsageError
 from hsops.diagnose.knowledge_host import HOST
 from hsops.diagnose.knowledge_run import RUN
 from hsops.diagnose.signature_table import SIGNATURES
-from hsops.diagnose.signatures import DIED, NAN, WARMUP_FAILED, Signature
+from hsops.diagnose.signatures import CRASHED, DIED, NAN, WARMUP_FAILED, Signature
 from hsops.diagnose.taxonomy import FAMILIES, UNKNOWN, family_of, meaning
 from hsops.diagnose.verdict import Verdict
 
 _KNOWN = HOST | RUN
-_ALL = (*SIGNATURES, DIED, WARMUP_FAILED, NAN)
+_ALL = (*SIGNATURES, DIED, CRASHED, WARMUP_FAILED, NAN)
 
 
 @dataclass(frozen=True, slots=True)

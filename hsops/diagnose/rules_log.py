@@ -10,7 +10,7 @@ from hsops.diagnose import cite
 from hsops.diagnose.evidence import Evidence
 from hsops.diagnose.log_text import message
 from hsops.diagnose.signature_table import SIGNATURES
-from hsops.diagnose.signatures import DIED, ECHO, NAN, WARMUP_FAILED, Signature
+from hsops.diagnose.signatures import CRASHED, DIED, ECHO, NAN, WARMUP_FAILED, Signature
 from hsops.diagnose.taxonomy import meaning
 from hsops.diagnose.verdict import Finding, Verdict
 
@@ -23,7 +23,7 @@ _FROZEN_S = 60  # the check itself gives up after 20 s; a heartbeat older than t
 def named_cause(ev: Evidence) -> Verdict | None:
     """A line that names the cause, from which the server cannot go on."""
     for row in (*SIGNATURES, *_general(ev)):
-        if row.stage and ev.log and ev.log.summary.stage != row.stage:
+        if row.stage and not _in_stage(ev, row.stage):
             continue
         if row.name == "scheduler-killed-oom" and ev.live:
             continue  # the host tells more: hsops.diagnose.rules_ended
@@ -115,7 +115,13 @@ def exception(ev: Evidence) -> LogError | None:
 def _general(ev: Evidence) -> tuple[Signature, ...]:
     """What says only that something died; an exception that is no echo first."""
     own = exception(ev) or (ev.log and not ECHO.search(ev.log.text))
-    return (*((DIED,) if own else ()), WARMUP_FAILED, NAN)
+    return (*((DIED,) if own else ()), CRASHED, WARMUP_FAILED, NAN)
+
+
+def _in_stage(ev: Evidence, stage: str) -> bool:
+    """It is the stage under way, or the last thing that anyone has begun."""
+    last = ev.log.summary.last_milestone if ev.log else None
+    return ev.log is not None and (ev.log.summary.stage == stage or (last is not None and last.id == f"{stage}-begin"))
 
 
 def _hit(ev: Evidence, row: Signature) -> re.Match[str] | None:

@@ -13,8 +13,6 @@ from hsops.diagnose.verdict import Finding, Verdict
 _BATCH = re.compile(r"(Prefill|Decode) batch[.,] .*")
 _READY = "The server is fired up"
 _REQUESTS = re.compile(r"#(?:running-req|queue-req): (\d+)")
-# vLLM's last line of a start: its engine's processes say so before it; SGLang says the same long before it is ready
-_READY_ELSEWHERE = re.compile(r"EngineCore[\s\S]*Application startup complete\.\s*\Z")
 # lines of launches that ended well: none of them is evidence of a hang
 _SCARES = re.compile(
     r"503 Service Unavailable|No available shared memory broadcast block|Custom allreduce is disabled"
@@ -80,7 +78,7 @@ def healthy(ev: Evidence) -> Verdict | None:
 
 def said_ready(ev: Evidence) -> Verdict | None:
     """A log alone that ends well, whatever stood in it on the way."""
-    if ev.live or not ev.log or not (ev.ready or _READY_ELSEWHERE.search(ev.log.text)):
+    if ev.live or not ev.log or not (ev.ready or _ready_elsewhere(ev.log.text)):
         return None
     if _NO_GOODBYE.search(ev.log.text[ev.log.text.rfind(_READY) :]) and "Gracefully exiting" not in ev.log.text:
         return Verdict(
@@ -110,6 +108,11 @@ def said_ready(ev: Evidence) -> Verdict | None:
         next_probe="hsops diagnose on the host: a log cannot tell whether it still answers",
         alternatives=("healthy-slow-start",),
     )
+
+
+def _ready_elsewhere(text: str) -> bool:
+    """vLLM's last line of a start; SGLang says the same long before it is ready."""
+    return text.rstrip().endswith("Application startup complete.") and "EngineCore" in text
 
 
 def idle_poll(ev: Evidence) -> Verdict | None:

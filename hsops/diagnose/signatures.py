@@ -66,6 +66,16 @@ DIED = row(
     "SGLang scheduler.py",
     terminal=True,
 )
+CRASHED = row(
+    "scheduler-died-exception",
+    r"Process group watchdog thread terminated with exception: CUDA error"
+    r"|Fatal Python error: (Aborted|Segmentation fault|Illegal instruction)|^Segmentation fault",
+    MEDIUM,
+    "CUDA_LAUNCH_BLOCKING=1 shows which kernel; dmesg for Xid lines",
+    "torch ProcessGroupNCCL, faulthandler; sglang#14193",
+    terminal=True,
+    likes=("crash-under-load", "xid-kernel-fault"),
+)
 WARMUP_FAILED = row(
     "warmup-failed",
     r"Initialization failed\. warmup error",

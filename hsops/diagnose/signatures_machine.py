@@ -16,6 +16,13 @@ MACHINE = (
         "sglang#4814",
     ),
     row(
+        "custom-allreduce-ipc-error",
+        r"custom_all_reduce\.cuh:\d+ '",
+        HIGH,
+        "args.disable-custom-all-reduce: true, or no expandable_segments in PYTORCH_CUDA_ALLOC_CONF",
+        "vllm#42609, #2641: memory that the driver cannot share between processes",
+    ),
+    row(
         "nccl-no-socket-interface",
         r"no socket interface found|Bootstrap : no socket",
         HIGH,
@@ -76,18 +83,25 @@ MACHINE = (
         terminal=True,
         likes=("host-memory-overcommit",),
     ),
+    row(
+        "cuda-oom-graph-capture",
+        r"Capture \w+ graph failed:[^\n]*out of memory",
+        HIGH,
+        _MEM_FRACTION + ", or fewer graph sizes",
+        "SGLang cuda_graph_runner.py; sglang#5285",
+    ),
     row("cuda-oom-graph-capture", _OOM, HIGH, _MEM_FRACTION + ", or fewer graph sizes", "torch", stage="graphs"),
     row("cuda-oom-weights", _OOM, HIGH, "more GPUs, a smaller model, or free the GPUs", "torch", stage="weights"),
     row(
         "cuda-oom-nccl-buffers",
-        r"ncclUnhandledCudaError.*out of memory|Cuda failure 2 'out of memory'",
+        r"ncclUnhandledCudaError.*out of memory|Cuda failure (\d+ )?'out of memory'",
         HIGH,
         _MEM_FRACTION,
         "NCCL",
     ),
     row(
         "cuda-oom-kv",
-        r"Not enough memory\. Please try|larger than the profiled value -\d|" + _OOM,
+        r"Not enough memory(\. Please try| to allocate KV cache)|larger than the profiled value -\d|" + _OOM,
         HIGH,
         "raise mem-fraction-static when the message says so, else use more GPUs or a smaller context",
         "SGLang model_runner.py; sglang#7691",
@@ -142,7 +156,7 @@ MACHINE = (
     row(
         "rendezvous-hang",
         r"DistStoreError|The client socket has timed out after|Timed out after \d+ seconds waiting for clients"
-        r"|wait timeout after \d+ms, keys",
+        r"|wait timeout after \d+ms, keys|\[c10d\] waitForInput: socket[^\n]* timed out after",
         HIGH,
         "every node must reach dist-init-addr: address family, firewall, interface (GLOO_SOCKET_IFNAME)",
         "torch TCPStore",

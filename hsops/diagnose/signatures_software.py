@@ -52,7 +52,9 @@ SOFTWARE = (
     ),
     row(
         "sgl-kernel-load-failed",
-        r"Could not load any common_ops library|ImportError: libnv\w+\.so\.\d+: cannot open shared object"
+        r"Could not load any common_ops library|ImportError: \S*sgl_kernel\S*\.so"
+        r"|cannot import name '\w+' from 'sgl_kernel'"
+        r"|ImportError: libnv\w+\.so\.\d+: cannot open shared object"
         r"|^libnvrtc\.so\.\d+: cannot open",
         HIGH,
         "install the sgl-kernel wheel that matches the host's CUDA version",

@@ -65,7 +65,8 @@ def test_healthy_then_stopped_then_killed(hsops: Cli, tmp_path: Path) -> None:
     look_until_healthy(hsops)
     os.kill(pids["TP1"], signal.SIGKILL)
     until_ended(hsops)
-    killed, exit_code = look(hsops, "--save", str(tmp_path / "evidence")), hsops("diagnose").returncode
+    keep = ("--save", str(tmp_path / "evidence"), "--html", str(tmp_path / "page.html"))
+    killed, exit_code = look(hsops, *keep), hsops("diagnose").returncode
     replayed = look(hsops, "--bundle", str(tmp_path / "evidence"))
 
     assert (healthy["class"], healthy["host"]) == ("healthy", "lab")
@@ -73,6 +74,7 @@ def test_healthy_then_stopped_then_killed(hsops: Cli, tmp_path: Path) -> None:
     assert (killed["class"], killed["rank"]) == ("rank-killed", 1)
     assert exit_code == 7
     assert replayed == killed
+    assert "rank-killed" in (tmp_path / "page.html").read_text()
 
 
 def look_until_healthy(hsops: Cli) -> dict[str, Any]:

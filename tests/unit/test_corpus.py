@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from tests import corpus
+from hsops.diagnose import judge
+from tests import corpus, diagnose_cases
 
 VIEWS = corpus.views()
 
@@ -29,6 +32,14 @@ def test_verdicts_are_right(view: str) -> None:
     count = corpus.counts(VIEWS[view])
 
     assert count["right"] + count["abstained"] >= 0.95 * count["reports"]
+
+
+@pytest.mark.parametrize("case", corpus.others(), ids=lambda case: case["id"])
+def test_reports_beside_the_corpus(case: dict[str, Any]) -> None:
+    """Words of other threads: the class, or it among the alternatives."""
+    verdict = judge(diagnose_cases.evidence(case))
+
+    assert case["class"] in (verdict.name, *verdict.alternatives)
 
 
 def test_the_page_is_the_result() -> None:
