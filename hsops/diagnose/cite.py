@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
 from hsops.core.baseline import compare
+from hsops.core.divergence import STOPS, divergences
 from hsops.diagnose import stack_tree
 from hsops.diagnose.evidence import Evidence
 from hsops.diagnose.log_text import message
@@ -16,6 +17,7 @@ from hsops.diagnose.waits import native, state_of
 
 _LONG = 160
 _BRANCHES = 12
+_WAYS = 4
 _THREADS, _BUSY = 3, 20.0  # of those that use at least so much of a core, in percent
 _NO_TIME_S = 0.05
 _COSTS = {
@@ -39,6 +41,7 @@ def everything(ev: Evidence) -> tuple[Finding, ...]:
         for part in (
             exits,
             log,
+            unlike,
             last_line,
             processes,
             threads,
@@ -95,6 +98,22 @@ def log(ev: Evidence) -> Iterator[Finding]:
         who = f" of {', '.join(absent)}" if absent and len(absent) < summary.tp else ""
         parts.append(f"{reached}next would be {summary.next.id}{who}")
     yield Finding("log", "; ".join(parts))
+
+
+def unlike(ev: Evidence) -> Iterator[Finding]:
+    """Where ranks stop in the way of good runs: the line that is due. Ranks that miss the same one, together.
+
+    What ranks say beside the way of good runs is not told: settings that print, and lines that ranks write over.
+    """
+    good = [run.kinds for run in ev.baseline.runs if run.kinds] if ev.baseline else []
+    if not ev.log or not good or ev.log.lines != ev.log.summary.lines:
+        return  # of a long log the middle is not here: what it said would seem to be missing
+    due: dict[str, list[str]] = {}
+    for one in divergences(ev.log.summary.kinds, good, until=ev.log.summary.ready_line):
+        if one.what == STOPS:
+            due.setdefault(one.text, []).append(one.rank or "main")
+    for text, ranks in list(due.items())[:_WAYS]:
+        yield Finding("unlike", cut(f"{', '.join(ranks)}: good runs go on with: {message(text)}"))
 
 
 def last_line(ev: Evidence) -> Iterator[Finding]:

@@ -65,6 +65,7 @@ DIED = row(
     "read the traceback in the log: hsops logs",
     "SGLang scheduler.py",
     terminal=True,
+    versions="0.5.4-0.5.23",
 )
 CRASHED = row(
     "scheduler-died-exception",
@@ -83,6 +84,7 @@ WARMUP_FAILED = row(
     "read the exception of the scheduler above this line",
     "SGLang http_server.py",
     terminal=True,
+    versions="0.5.4-0.5.23",
 )
 NAN = row(
     "nan-output",

@@ -222,13 +222,15 @@ MACHINE = (
         "read the stacks that follow this line in the log; install py-spy when they are missing",
         "SGLang watchdog.py",
         terminal=True,
+        versions="'Watchdog' to 0.5.6, then with the name of what it watches",
     ),
     row(
         "rank-straggler-load",
         r"rank \d+ could finish the model loading, but there are other ranks that didn't",
         MEDIUM,
         "look at the silent rank's disk and memory; raise dist-timeout when it is only slow",
-        "sglang#5457",
+        "sglang#5457, #4503",
+        versions="0.4.4-0.5.23",
     ),
     row(
         "scheduler-killed-oom",
@@ -238,6 +240,7 @@ MACHINE = (
         "SGLang engine.py; sglang#15235, #37931: SIGKILL is the OOM killer in most reports",
         terminal=True,
         likes=("rank-killed",),
+        versions="'is dead' to 0.5.11, 'died during initialization' since 0.5.12",
     ),
     row(
         "tool-blocked-ptrace",

@@ -19,7 +19,7 @@ def lines(known: Knowledge) -> Iterator[str]:
     yield from row("confirm", known.confirm)
     for found in known.signatures:
         words = found.pattern.pattern.replace("|", " | ")
-        yield from row("log", f"{words}   ({found.source})")
+        yield from row("log", f"{words}   ({found.source}{f'; SGLang {found.versions}' if found.versions else ''})")
         if found.also:
             yield from row("", f"where the log also says {found.also}")
         if found.stage:

@@ -103,6 +103,16 @@ def test_gpus_at_full_load_and_idle_power_are_a_collective_mismatch() -> None:
     assert all(rank.trace and rank.trace.rate < 3 for rank in seen.ranks.values())
 
 
+def test_the_line_that_each_rank_owes_is_cited() -> None:
+    """Against a good run of the same server: rank 0 stands before its NCCL, rank 1 has not joined."""
+    said = [f.text for f in judge(evidence("G-later")).evidence if f.source == "unlike"]
+
+    assert said == [
+        "TP0: good runs go on with: sglang is using nccl==#.#",
+        "TP1: good runs go on with: Init torch distributed ends. elapsed=# s, mem usage=# GB",
+    ]
+
+
 def test_a_neighbours_gpu_load_is_not_ours() -> None:
     """While rank 1 did not join, another server's collective held both GPUs at 100 %."""
     seen = evidence("G-later")
