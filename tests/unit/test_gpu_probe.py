@@ -225,3 +225,34 @@ def test_nobody_on_the_port_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> No
         probe_gpus.ras(5.0)
 
     assert caught.value.why == "not-found"
+
+
+XIDS = [  # the kernel's line as drivers write it, and the class
+    (
+        "NVRM: Xid (PCI:0000:c1:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
+        "gpu-fell-off-bus",
+    ),
+    ("NVRM: Xid (0000:03:00): 79, GPU has fallen off the bus.", "gpu-fell-off-bus"),
+    ("NVRM: Xid (PCI:0000:01:00): 119, pid=2153, name=python3, Timeout waiting for RPC from GSP!", "xid-gsp-timeout"),
+    ("NVRM: Xid (PCI:0000:01:00): 120, pid=2153, GSP task exception", "xid-gsp-timeout"),
+    ("NVRM: Xid (PCI:0000:01:00): 8, pid=48694, name=python3, channel 0x00000008", "xid-gsp-timeout"),
+    ("NVRM: Xid (PCI:0000:41:00): 31, pid=1101, name=python3, Ch 00000008, MMU Fault", "xid-kernel-fault"),
+    ("NVRM: Xid (PCI:0000:41:00): 94, pid=1101, name=sglang::schedul, Contained: SM (0x1)", "xid-kernel-fault"),
+]
+
+
+@pytest.mark.parametrize("line,name", XIDS)
+def test_an_xid_of_the_kernels_log_is_a_cause(line: str, name: str) -> None:
+    """While the server does not answer; one that answers is not judged by an old line."""
+    live = {
+        "silent": 90,
+        "processes": [{"role": "launcher", "pid": 1000}, {"role": "scheduler", "rank": 0, "state": "D"}],
+        "kernel": {"xid": [line]},
+        "port": {"open": 1000, "health": "timeout", "model_info": 200},
+    }
+    case = {"tp": 1, "upto": "ready", "live": live}
+
+    sick = judge(diagnose_cases.evidence(case))
+    well = judge(diagnose_cases.evidence({**case, "live": {**live, "port": {"open": 1000, "health": 200}}}))
+
+    assert (sick.name, well.name) == (name, "healthy")

@@ -136,6 +136,14 @@ def test_exit_codes_do_not_decide() -> None:
     assert judge(killed).name != judge(raised).name
 
 
+@pytest.mark.parametrize("run", ["C-stopped", "D-later", "G-later", "R0-later"])
+def test_a_hang_leaves_no_word_of_trouble(run: str) -> None:
+    """Unlike every crash: what a log of a hang says last is a step that went well."""
+    log = evidence(run).log
+
+    assert log and log.summary.cause is None and not log.summary.errors
+
+
 def test_lines_of_health_probes_do_not_break_a_silence() -> None:
     """Half of D's log answers health probes: it has been silent since the warm-up began."""
     log = evidence("D-later").log
