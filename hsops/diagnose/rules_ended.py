@@ -141,15 +141,14 @@ def launcher_gone(ev: Evidence) -> Verdict | None:
 
 def _first_death(ev: Evidence) -> tuple[int | None, str]:
     """The rank that died first and how (``SIGKILL``, ``exit 1``); (None, "") when no rank died."""
-    recorded = _recorded(ev)
+    recorded, said = _recorded(ev), _said(ev)
     if recorded:
-        return recorded
+        rank, how = recorded
+        return rank, how or (said[1] if said and said[0] == rank else "")
     if ev.dead:
         return (ev.missing[0] if len(ev.missing) == 1 else None), ev.dead[0].ended or "it ended"
-    said = _DIED_AT_START.search(ev.log.text) if ev.log else None
     if said and not ev.alive:
-        code = re.search(r"exit code: (-?\d+)", said.group(0))
-        return int(said.group(1)), _code(int(code.group(1))) if code else "it ended"
+        return said
     if ev.alive and ev.missing and ev.ranks:
         return (ev.missing[0] if len(ev.missing) == 1 else None), ""
     return None, ""
@@ -168,7 +167,7 @@ def _launcher_first(ev: Evidence) -> bool:
 
 
 def _recorded(ev: Evidence) -> tuple[int, str] | None:
-    """From the supervisor's record; None when it cannot tell who went first."""
+    """From the supervisor's record; None when it cannot tell who went first. How is empty as long as nobody knows."""
     ends = {int(name[2:]): end for name, end in (ev.run.ranks.items() if ev.run else ()) if end}
     if not ends or (ev.run and ev.run.phase == "stopped"):
         return None
@@ -181,7 +180,16 @@ def _recorded(ev: Evidence) -> tuple[int, str] | None:
             return None
         first = quiet
     end = ends[first]
-    return first, end.signal or f"exit {end.code}"
+    return first, end.signal or ("" if end.code is None else f"exit {end.code}")
+
+
+def _said(ev: Evidence) -> tuple[int, str] | None:
+    """From the launcher's word about a rank that died while it started."""
+    said = _DIED_AT_START.search(ev.log.text) if ev.log else None
+    if said is None:
+        return None
+    code = re.search(r"exit code: (-?\d+)", said.group(0))
+    return int(said.group(1)), _code(int(code.group(1))) if code else "it ended"
 
 
 def _code(code: int) -> str:

@@ -8,6 +8,7 @@ from hsops.diagnose import cite
 from hsops.diagnose.evidence import Evidence
 from hsops.diagnose.stacks import apart as parted
 from hsops.diagnose.stacks import collectives, own_frames, waits_for_peers
+from hsops.diagnose.stages import FLOOR_S, UNKNOWN_FLOOR_S
 from hsops.diagnose.verdict import Finding, Verdict
 
 _BATCH = re.compile(r"(Prefill|Decode) batch[.,] .*")
@@ -21,6 +22,7 @@ _SCARES = re.compile(
 _ALIKE = ("collective-deadlock", "scheduler-deadlock", "decode-step-hang")
 _NO_GOODBYE = re.compile(r"resource_tracker: There appear to be ")
 _FRESH_S = 5.0
+_COMPUTES = ("forward", "result", "jit")  # what a rank is doing with a batch
 _FULL = 64 << 20
 
 
@@ -138,13 +140,31 @@ def under_load(ev: Evidence) -> Verdict | None:
         return None
     last = ev.log.news[-1] if ev.log.news else ""
     if not (_BATCH.search(last) and ev.silent_s < _FRESH_S):
-        return None
+        return _long_batch(ev)
     return Verdict(
         "health-false-negative-under-load",
         "medium",
         "/health says no while batches go on: the server is slow under load, not stuck; restarting makes it worse",
         cite.everything(ev),
         remedy="raise SGLANG_HEALTH_CHECK_TIMEOUT, or send less at once",
+    )
+
+
+def _long_batch(ev: Evidence) -> Verdict | None:
+    """Ranks compute, and the last sign of work is young: no hang yet, however alike two looks a second apart are."""
+    doing = {p.doing for p in ev.ranks.values()}
+    allowed = UNKNOWN_FLOOR_S if "jit" in doing else FLOOR_S  # a kernel that no request has needed before takes longer
+    if ev.health is None or ev.silent_s >= allowed or doing.isdisjoint(_COMPUTES):
+        return None
+    return Verdict(
+        "health-false-negative-under-load",
+        "low",
+        f"/health does not answer while a batch is computed, {cite.clock(ev.silent_s)} after the last sign of work: "
+        "a long prompt, or a kernel that is compiled, takes so long",
+        cite.everything(ev),
+        remedy="wait",
+        next_probe=f"hsops diagnose in {allowed:.0f} s: is there a new line by then?",
+        alternatives=("scheduler-deadlock", "collective-deadlock", "first-request-hang"),
     )
 
 
@@ -158,7 +178,7 @@ def hung_serving(ev: Evidence) -> Verdict | None:
         return _stuck(
             ev, "zmq-send-blocked", "high", f"TP{rank} is blocked in a send to a peer that does not read", rank
         )
-    if not any(doing in ("forward", "result") for doing in what.values()):
+    if not any(doing in _COMPUTES for doing in what.values()):
         return _loop_hang(ev)
     apart = [r for r, p in ev.ranks.items() if p.stack and not waits_for_peers(p.stack)]
     if len(ev.ranks) > 1 and len(apart) == 1:

@@ -36,6 +36,8 @@ FOUND = {  # run -> class and rank from all that was seen, and what the log alon
     "F3": ("model-path-missing", None, {"model-path-missing"}),
     "G-later": ("rank-never-joined", 1, {UNKNOWN}),
     "H-imports": ("starting", None, {UNKNOWN}),
+    "H-kernel": ("health-false-negative-under-load", None, {"healthy-slow-start"}),  # a second after the last answer
+    "H-killed": ("rank-killed", 0, {"scheduler-killed-oom"}),
     "H-spin": ("warmup-deadlock-busy-wait", None, {UNKNOWN}),
     "H-stopped": ("rank-stopped", 0, {"loading"}),
     "R0-later": ("collective-mismatch", None, {UNKNOWN}),
