@@ -13,6 +13,7 @@ from typing import Any
 
 from hsops.agent import protocol, send
 
+ASIDE = ".hsops-evicting."  # before a file's name while it is decided whether it is removed
 BATCH = 500  # files in one event
 
 
@@ -36,8 +37,8 @@ def list_tree(params: "dict[str, Any]") -> "dict[str, Any]":
             batch = []
     protocol.emit("files", files=batch)
     names = {path.rpartition("/")[2] for paths in walk.paths.values() for path in paths}
-    written = [path for inode in _written(names) for path in walk.paths.get(inode, ())]
-    return {"open": sorted(written), "skipped": dict(walk.skipped)}
+    still = [path for inode in written(names) for path in walk.paths.get(inode, ())]
+    return {"open": sorted(still), "skipped": dict(walk.skipped)}
 
 
 class _Walk:
@@ -58,7 +59,7 @@ class _Walk:
                 continue
             for entry in entries:
                 path = below + entry.name
-                if _matches(path, self.exclude):
+                if entry.name.startswith(ASIDE) or _matches(path, self.exclude):
                     continue
                 if entry.is_dir(follow_symlinks=False):
                     todo.append(path + "/")
@@ -82,9 +83,9 @@ def _matches(path: str, patterns: "list[str]") -> bool:
     return any(fnmatch.fnmatchcase(path if "/" in p else name, p.strip("/")) for p in patterns)
 
 
-def _written(names: "set[str]") -> "set[tuple[int, int]]":
-    """Files of these names that a process has open for writing: one pass over /proc."""
-    found = set()
+def written(names: "set[str]") -> "set[tuple[int, int]]":
+    """Device and inode of files of these names that a process has open for writing: one pass over /proc."""
+    found = set()  # type: set[tuple[int, int]]
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             handles = os.listdir(f"/proc/{pid}/fd")

@@ -12,6 +12,7 @@ from hsops.core.errors import HsopsError, SpaceError
 from hsops.core.worker import Worker
 from hsops.fetch.folder import Folder
 from hsops.fetch.plan import File
+from hsops.fetch.stream import Trouble
 
 
 class Committer:
@@ -21,7 +22,8 @@ class Committer:
         folder: the local folder.
         kind: of the checksum of a file whose manifest tells none.
         fail: told of a folder that cannot be written.
-        wrong: told of a file that came in pieces and is not what its manifest says.
+        refused: told of a file that is not put in place, and why: not what the host says, or not all of it, or the file
+            here is the only copy of what it would replace.
         durable: told of files that are durable under their names.
     """
 
@@ -32,10 +34,10 @@ class Committer:
         folder: Folder,
         kind: str,
         fail: Callable[[HsopsError], None],
-        wrong: Callable[[File], None],
+        refused: Callable[[File, Trouble], None],
         durable: Callable[[Sequence[File]], None],
     ) -> None:
-        self.folder, self.kind, self.fail, self.wrong, self.durable = folder, kind, fail, wrong, durable
+        self.folder, self.kind, self.fail, self.refused, self.durable = folder, kind, fail, refused, durable
         self.whole = 0
         self._queue: queue.Queue[tuple[File, bool] | None] = queue.Queue()
         self._thread = Worker(self._run, "fetch-commit")
@@ -61,7 +63,8 @@ class Committer:
         while not ended:
             batch, ended = self._next()
             try:
-                files = [f for file, checked in batch if (f := file if checked else self._checked(file))]
+                whole = [f for file, checked in batch if (f := file if checked else self._checked(file))]
+                files = [f for f in whole if self._may_replace(f)]
                 if files:
                     self.folder.commit(files)
                     self.whole += len(files)
@@ -70,14 +73,25 @@ class Committer:
                 self.fail(local_error(error, self.folder))
 
     def _checked(self, file: File) -> File | None:
-        """Read a file that came in pieces: its own checksum is of all its bytes in order."""
+        """Read a file that came in pieces: its own checksum is of all its bytes in order. Where the host tells none,
+        only the list of pieces, each with its sum, proves that they are all here.
+        """
         kind = kind_of(file.checksum) if file.checksum else self.kind
-        found = checksum_of(self.folder.part(file), kind)
-        if file.checksum in ("", found):
-            return replace(file, checksum=found)
+        if self.folder.has_all(file):
+            found = checksum_of(self.folder.part(file), kind)
+            if file.checksum in ("", found):
+                return replace(file, checksum=found)
         self.folder.drop(file.part)
-        self.wrong(file)
+        self.refused(file, not_as_told(file))
         return None
+
+    def _may_replace(self, file: File) -> bool:
+        """Asked again at the last moment: the host may have been freed of the older content since the plan."""
+        if not self.folder.is_only_copy(file):
+            return True
+        self.folder.drop(file.part)
+        self.refused(file, only_copy(file))
+        return False
 
     def _next(self) -> tuple[list[tuple[File, bool]], bool]:
         """Wait for one file, then take what else is there; and whether the end was seen."""
@@ -89,6 +103,17 @@ class Committer:
                 return batch, False
             item = self._queue.get()
         return batch, True
+
+
+def not_as_told(file: File) -> Trouble:
+    """Its content is another."""
+    return Trouble(file.id, "checksum", "the content is not what the host says")
+
+
+def only_copy(file: File) -> Trouble:
+    """What is here was removed on the host, which has another file of that name now."""
+    text = "the file here is the only copy of what --evict removed on the host, where another has its name now; move or"
+    return Trouble(file.id, "only-copy", f"{text} rename the one here, then run it again")
 
 
 def local_error(error: OSError, folder: Folder) -> HsopsError:

@@ -16,10 +16,10 @@ from hsops.core.events import Emit, Note, ignore
 from hsops.fetch.folder import LOCAL, PIECES, stamp_from, stamp_of
 from hsops.fetch.plan import File, Held, Stamp
 from hsops.fetch.stream import Trouble
+from hsops.fetch.tree import LOSSES
 from hsops.remote.agent import Agent
 from hsops.remote.dumps import Listing, News, follow, list_samples
 
-LOSSES = 4  # of the link, in a row
 _PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*" + re.escape(SUFFIX) + r"\.([0-9a-f]{16}|[0-9a-f]{8})\.part\Z")
 
 
@@ -116,6 +116,8 @@ class Dumps:
             if pid is None and not self._until.count:
                 return
             try:
+                if losses:
+                    yield self.look()
                 with follow(self._agent, self.path, position=self.listing.position, pid=pid) as news:
                     for one in news:
                         if one.samples:
@@ -129,7 +131,6 @@ class Dumps:
                     raise
                 self._emit(Note(f"the manifest is followed again: {error.message}", self._agent.host.name, "warn"))
                 stop.wait(2 ** (losses - 1))
-                yield self.look()
 
     def _add(self, news: News) -> dict[str, File]:
         assert self.listing

@@ -7,20 +7,20 @@ import json
 import os
 import queue
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from hsops.core.checksum import matches
 from hsops.core.deadline import Deadline
 from hsops.core.errors import RemoteError, UnreachableError
 from hsops.core.events import Emit, Note
+from hsops.core.files import sync_folder
 from hsops.core.worker import Worker
-from hsops.fetch.folder import Folder
+from hsops.fetch.folder import Folder, ledger_lines
 from hsops.fetch.plan import File
 from hsops.remote.agent import Agent
 
-LEDGER = ".hsops-evicted.jsonl"
 MOST = 256  # files in one request
 _PATIENCE = Deadline(idle=300.0, total=300.0)  # the host may have to read them
 
@@ -39,7 +39,7 @@ class Evictor:
 
     def __init__(self, agent: Agent, source: str, folder: Folder, emit: Emit) -> None:
         self._agent, self._source, self._folder, self._emit = agent, source, folder, emit
-        self.ledger = (folder.path / folder.layout.manifest).with_name(LEDGER)
+        self.ledger = folder.ledger
         self.files = self.bytes = 0  # that were removed
         self.kept: dict[str, str] = {}  # by id: why not
         self._gone = self._read_ledger()
@@ -71,7 +71,16 @@ class Evictor:
         while not ended:
             files, ended = self._next()
             for start in range(0, len(files), MOST):
-                self._evict([f for f in files[start : start + MOST] if self._is_due(f)])
+                due = [f for f in files[start : start + MOST] if self._is_due(f)]
+                self._sync_names(due)
+                self._evict(due)
+
+    def _sync_names(self, files: Sequence[File]) -> None:
+        """Of the files, and of the folders that they are in."""
+        root = self._folder.path
+        folders = {root / parent for f in files for parent in PurePosixPath(f.name).parents}
+        for folder in folders:
+            sync_folder(folder)
 
     def _next(self) -> tuple[list[File], bool]:
         files = list[File]()
@@ -97,6 +106,7 @@ class Evictor:
         try:
             handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
+                os.fsync(handle)  # it may have been put here by something else than a fetch
                 if hasattr(os, "posix_fadvise"):
                     os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
             finally:
@@ -113,10 +123,12 @@ class Evictor:
         answer = self._ask(asked)
         removed = set(answer["removed"])
         gone = [f for f in files if f.name in removed]
-        for file in files:
-            why = answer["kept"].get(file.name, "")
-            if why and why != "missing":  # an earlier run's request may have been carried out after its client died
-                self._keep(file, why)
+        stay = {f: why for f in files if (why := answer["kept"].get(f.name, "")) not in ("", "missing")}
+        for file, why in stay.items():  # what is missing was removed by an earlier run whose client had died
+            self._keep(file, why)
+        self._write("kept", stay)
+        for file in gone:
+            self.kept.pop(file.id, None)  # an older version of it
         self._gone.update({f.name: f.version for f in gone})
         self.files, self.bytes = self.files + len(gone), self.bytes + sum(f.bytes for f in gone)
         self._write("evicted", gone)
@@ -132,26 +144,41 @@ class Evictor:
         self.kept[file.id] = why
         self._emit(Note(f"{file.id} stays on the host: {why}", self._agent.host.name, "warn"))
 
-    def _write(self, state: str, files: Iterable[File]) -> None:
+    def _write(self, state: str, files: Collection[File]) -> None:
         now = dt.datetime.now(dt.timezone.utc).isoformat(timespec="milliseconds")
         same = {"time": now, "state": state, "host": self._agent.host.name, "source": self._source}
         lines = [
             same | {key: getattr(f, key) for key in ("name", "version", "bytes", "checksum", "inode")} for f in files
         ]
+        if not lines:
+            return
+        torn = _ends_torn(self.ledger)
         with self.ledger.open("a", encoding="utf-8") as file:
+            file.write("\n" if torn else "")
             file.writelines(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
             file.flush()
             os.fsync(file.fileno())
+        if torn is None:
+            sync_folder(self.ledger.parent)
+        self._folder.note(state, files)
 
     def _read_ledger(self) -> dict[str, str]:
-        gone = dict[str, str]()
-        with suppress(FileNotFoundError), self.ledger.open(encoding="utf-8") as file:
-            for text in file:
-                with suppress(ValueError, KeyError, TypeError):
-                    line = json.loads(text)
-                    if line["state"] == "evicted" and line["source"] == self._source:
-                        gone[str(line["name"])] = str(line["version"])
-        return gone
+        here = ("evicted", self._agent.host.name, self._source)
+        lines = ledger_lines(self.ledger)
+        return {
+            line["name"]: line["version"] for line in lines if (line["state"], line["host"], line["source"]) == here
+        }
+
+
+def _ends_torn(ledger: Path) -> bool | None:
+    """A kill cut its last line; None: it is not there."""
+    try:
+        with ledger.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - 1))
+            return file.read() not in (b"", b"\n")
+    except FileNotFoundError:
+        return None
 
 
 class NoEviction:

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from hsops.core.events import Emit
 from hsops.core.worker import Worker
+from hsops.fetch.commit import only_copy
 from hsops.fetch.evict import Evictor, NoEviction
 from hsops.fetch.folder import Folder, Layout, open_folder
 from hsops.fetch.line import ways
@@ -119,7 +120,7 @@ def fetch(agent: Agent, source: Source, to: Path, wish: Wish, emit: Emit) -> Fet
             files = work.rounds(first)
         finally:
             work.evictor.finish()
-    pulls, troubles = work.pulls, (*work.pulls[-1].troubles, *source.refused)
+    pulls, troubles = work.pulls, (*work.only_here.values(), *work.pulls[-1].troubles, *source.refused)
     missed = {t.id for t in troubles}
     return Fetched(
         files={name: f for name, f in files.items() if f.id not in missed},
@@ -146,6 +147,7 @@ class _Fetch:
         self._wish, self._emit = wish, emit
         self.evictor = Evictor(agent, source.path, folder, emit) if wish.evict else NoEviction()
         self.pulls: list[Pulled] = []
+        self.only_here: dict[str, Trouble] = {}  # by name
         self.channel = ""
 
     def rounds(self, files: dict[str, File]) -> dict[str, File]:
@@ -155,6 +157,7 @@ class _Fetch:
                 files = self._source.look()
             recheck = self._wish.recheck and not number
             todo = prepare(self._folder, files, self._folder.read(), emit=self._emit, recheck=recheck)
+            self.only_here = {f.name: only_copy(f) for f in todo.only_here}
             self.evictor.put([*todo.done, *todo.adopt])
             if self._wish.follow and not number:
                 files = self._follow(todo, files)
@@ -186,6 +189,7 @@ class _Fetch:
                 if new:
                     todo = prepare(self._folder, new, self._folder.look(new), emit=self._emit)
                     known.update(new)
+                    self.only_here.update({f.name: only_copy(f) for f in todo.only_here})
                     pieces.add(todo.transfers)
                     self.evictor.put([*todo.done, *todo.adopt])
         finally:

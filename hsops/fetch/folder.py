@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import stat
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from hsops.core.errors import SpaceError
 from hsops.core.files import locked_folder, open_file, sync_file, sync_folder
-from hsops.fetch.plan import File, Held, Kept, Part, Stamp, Transfer
+from hsops.fetch.plan import File, Held, Kept, Part, Stamp, Transfer, is_only_copy
 
 LOCAL = "local"  # the key that a local manifest line has besides the host's
+LEDGER = ".hsops-evicted.jsonl"  # beside the manifest: what was removed on a host
 PIECES = ".pieces"  # beside a part file that comes in several: a line for each that is here
 _AT_ONCE = 8  # files from which on one sync of the file system costs less than one of each
 _MODE = 0o644
@@ -49,12 +51,14 @@ class Contents:
         files: files by name.
         parts: part files by name.
         untidy: the manifest has lines that are torn, unreadable or superseded, and is to be written anew.
+        only: by name, the version of which a host was freed: the file here may be the only copy.
     """
 
     held: dict[str, Held]
     files: dict[str, Stamp]
     parts: dict[str, Part]
     untidy: bool
+    only: Mapping[str, str] = field(default_factory=dict)
 
 
 class Folder:
@@ -65,6 +69,9 @@ class Folder:
         self._manifest = path / layout.manifest
         self._lock = threading.RLock()  # of the manifest: one thread plans while another makes files durable
         self._made = {path}
+        self._has_manifest = self._manifest.exists()
+        self.ledger = self._manifest.with_name(LEDGER)
+        self._only: dict[str, str] | None = None
         self._root, self._in_pieces = f"{path}/", set[str]()  # pathlib costs as much as a small file's system calls
 
     def read(self) -> Contents:
@@ -81,7 +88,7 @@ class Folder:
             if not name.endswith(PIECES)
         }
         orphans = {n: Part(0, ()) for n in sizes if n.endswith(PIECES) and n.removesuffix(PIECES) not in sizes}
-        return Contents(held, files, parts | orphans, untidy)
+        return Contents(held, files, parts | orphans, untidy, self.only)
 
     def look(self, wanted: Mapping[str, File]) -> Contents:
         """The same of these files alone, by what is known of the manifest."""
@@ -96,7 +103,46 @@ class Folder:
                 size = self.part(file).lstat().st_size
                 pieces = Path(f"{self.part(file)}{PIECES}").exists()
                 parts[file.part] = Part(size, self._kept(file.part) if pieces else None)
-        return Contents(held, files, parts, untidy=False)
+        return Contents(held, files, parts, untidy=False, only=self.only)
+
+    @property
+    def only(self) -> Mapping[str, str]:
+        """By name, the version that a host was, or may have been, freed of."""
+        with self._lock:
+            if self._only is None:
+                self._only = {}
+                for line in ledger_lines(self.ledger):
+                    self._note(line["state"], line["name"], line["version"])
+            return dict(self._only)
+
+    def note(self, state: str, files: Iterable[File]) -> None:
+        """The ledger has a line of that state for each."""
+        with self._lock:
+            _ = self.only
+            for file in files:
+                self._note(state, file.name, file.version)
+
+    def _note(self, state: str, name: str, version: str) -> None:
+        assert self._only is not None
+        if state in ("copied", "evicted"):  # without an answer a request may have been carried out
+            self._only[name] = version
+        elif self._only.get(name) == version:
+            del self._only[name]
+
+    def is_only_copy(self, file: File) -> bool:
+        """The file of its name here is of a version that a host was freed of, and this is another."""
+        with self._lock:
+            _ = self.only
+            assert self._only is not None
+            if self._only.get(file.name, file.version) == file.version:
+                return False
+            held = self.layout.parse(self._lines[file.name]) if file.name in self._lines else None
+        return is_only_copy(file, held, self._only) and os.path.lexists(self.file(file))
+
+    def has_all(self, file: File) -> bool:
+        """The pieces that came of it are all of it."""
+        part = Part(self.part(file).lstat().st_size, self._kept(file.part))
+        return part.size == file.bytes and not Transfer(file, part, "").left
 
     def part(self, file: File) -> Path:
         """Where the file's bytes go until they are whole."""
@@ -179,6 +225,9 @@ class Folder:
             file.flush()
             os.fsync(file.fileno())
             self._lines.update(added)
+            if not self._has_manifest:  # its own name
+                sync_folder(self._manifest.parent)
+                self._has_manifest = True
 
     def _line(self, file: File) -> str:
         """The host's line and what is known here: of two keys that are alike the last one counts."""
@@ -198,7 +247,7 @@ class Folder:
         self._make_folder(folder.parent)
         with suppress(FileExistsError):
             folder.mkdir()
-            sync_folder(folder.parent)
+        sync_folder(folder.parent)  # also when it is there: whoever made it may not have
         if folder.is_symlink():
             raise NotADirectoryError(20, "it is a link", str(folder))
         self._made.add(folder)
@@ -237,9 +286,22 @@ def open_folder(path: Path, layout: Layout) -> Iterator[Folder]:
         UsageError: it cannot be a folder.
         LockedError: another fetch writes there.
     """
+    new = [folder for folder in (path, *path.absolute().parents) if not folder.exists()]
     with locked_folder(path, "another fetch writes to"):
         (path / layout.manifest).parent.mkdir(exist_ok=True)
+        for folder in {path, *(made.absolute().parent for made in new)}:
+            sync_folder(folder)
         yield Folder(path, layout)
+
+
+def ledger_lines(ledger: Path) -> Iterator[dict[str, str]]:
+    """The lines of a ledger that are whole."""
+    keys = ("state", "name", "version", "host", "source")
+    with suppress(FileNotFoundError), ledger.open(encoding="utf-8", errors="replace") as file:
+        for text in file:
+            with suppress(ValueError, KeyError, TypeError):
+                raw = json.loads(text)
+                yield {key: str(raw[key]) for key in keys}
 
 
 def stamp_of(file: Path | os.DirEntry[str]) -> Stamp:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from hsops.core.errors import HsopsError
 from hsops.core.events import Emit, ignore
+from hsops.fetch.commit import only_copy
 from hsops.fetch.fetch import Source
 from hsops.fetch.folder import Contents, Folder, room
 from hsops.fetch.line import Ways, ways
@@ -78,7 +79,7 @@ def look_ahead(agent: Agent, source: Source, to: Path, wish: Wish, emit: Emit) -
         rate=min(rate, wish.rate or rate),
         channel=channel,
         conflicts=todo.conflicts,
-        troubles=source.refused,
+        troubles=(*map(only_copy, todo.only_here), *source.refused),
     )
 
 

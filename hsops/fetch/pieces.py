@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hsops.core.checksum import Digest
-from hsops.fetch.plan import Transfer
+from hsops.fetch.plan import File, Transfer
 
 LARGEST, SMALLEST = 64 << 20, 1 << 20  # bytes of one request
 FILES = 256  # in one request: its text must fit into what lies between two sockets, unread
@@ -63,7 +63,8 @@ class Pieces:
         self._todo, self.closed = deque[Piece](), closed
         self._changed = threading.Condition()
         self._under_way = 0  # pieces that a stream has
-        self.open_pieces: dict[str, int] = {}  # of files that are cut: how many are not here yet
+        self._open: dict[str, int] = {}  # by part file: how many pieces are not here yet
+        self._latest: dict[str, str] = {}  # by name: the part file of its newest content
         self.left = self.total = self.files = 0  # bytes that no stream has taken; of all; files
         self.add(transfers)
 
@@ -71,15 +72,17 @@ class Pieces:
         """More work."""
         with self._changed:
             for transfer in transfers:
-                pieces = pieces_of(transfer)
+                part, pieces = transfer.file.part, pieces_of(transfer)
+                self._latest[transfer.file.name] = part
+                if part in self._open:  # this very content is on its way: two would write to one part file
+                    continue
+                self._open[part] = len(pieces)
                 self._todo.extend(pieces)
                 self.left, self.total, self.files = (
                     self.left + transfer.left,
                     self.total + transfer.left,
                     self.files + 1,
                 )
-                if not pieces[0].alone:
-                    self.open_pieces[transfer.file.name] = len(pieces)
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -134,11 +137,13 @@ class Pieces:
         with self._changed:
             self._under_way -= 1
             self._changed.notify_all()
-            if piece.alone:
-                return True
-            name = piece.transfer.file.name
-            self.open_pieces[name] -= 1
-            return not self.open_pieces[name]
+            part = piece.transfer.file.part  # not the name: two versions of a file may be under way
+            self._open[part] -= 1
+            return not self._open[part] and self._open.pop(part) == 0
+
+    def is_latest(self, file: File) -> bool:
+        """No newer content of that name was added since: an older one that comes late must not replace it."""
+        return self._latest.get(file.name) == file.part
 
     def _most(self, piece: Piece, share: int, streams: int) -> int:
         """Bytes of it that one stream may take."""
@@ -151,8 +156,7 @@ class Pieces:
         piece = self._todo[0]
         if piece.left <= most + SLICE // 2:
             return self._todo.popleft()
-        name = piece.transfer.file.name
-        self.open_pieces[name] = self.open_pieces.get(name, 1) + 1
+        self._open[piece.transfer.file.part] += 1
         cut = piece.at + most
         first = Piece(piece.transfer, piece.start, cut, piece.at, alone=False, digest=piece.digest)
         self._todo[0] = Piece(piece.transfer, cut, piece.end, cut, alone=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +123,7 @@ class Plan:
         done: files that need nothing, as the local manifest has them.
         conflicts: ids whose local file is of another prompt; nothing must be done before a person decides.
         stale_parts: part files of content that nobody wants any more.
+        only_here: files that must not come: the one here is the only copy of what the host had under that name.
     """
 
     check: tuple[File, ...]
@@ -130,6 +132,7 @@ class Plan:
     done: tuple[File, ...]
     conflicts: tuple[str, ...]
     stale_parts: tuple[str, ...]
+    only_here: tuple[File, ...] = ()
 
     @property
     def bytes_to_send(self) -> int:
@@ -143,6 +146,8 @@ def plan(
     files: Mapping[str, Stamp],
     parts: Mapping[str, Part],
     checked: Mapping[str, bool],
+    *,
+    only: Mapping[str, str] = MappingProxyType({}),
 ) -> Plan:
     """Compare what the host has with what is here.
 
@@ -152,10 +157,14 @@ def plan(
         files: the local files by name.
         parts: local part files by name.
         checked: name -> whether the file's content has the right checksum; for names of an earlier plan's ``check``.
+        only: name -> the version that a host was freed of.
     """
     wanted = list(remote.values())
     conflicts = tuple(f.id for f in wanted if f.name in held and _is_another_prompt(f, held[f.name].file))
     states = {f.name: _state(f, held.get(f.name), files.get(f.name), checked.get(f.name)) for f in wanted}
+    for f in wanted:
+        if states[f.name] in ("check", "changed", "damaged") and is_only_copy(f, held.get(f.name), only):
+            states[f.name] = "only here"
     transfers = tuple(
         Transfer(f, _part(f, parts), states[f.name])
         for f in wanted
@@ -170,6 +179,20 @@ def plan(
         done=tuple(known[f.name] for f in wanted if states[f.name] == "done"),
         conflicts=conflicts,
         stale_parts=tuple(sorted(set(parts) - continued)),
+        only_here=tuple(f for f in wanted if states[f.name] == "only here"),
+    )
+
+
+def is_only_copy(file: File, held: Held | None, only: Mapping[str, str]) -> bool:
+    """What is here under the file's name may be all that is left of a content that a host was freed of.
+
+    A dump, whose version is its checksum, is no such: a sample that was extracted again replaces the older one.
+    """
+    gone = only.get(file.name)
+    return (
+        file.version != file.checksum
+        and gone not in (None, file.version)
+        and (held is None or held.file.version == gone)
     )
 
 

@@ -51,7 +51,7 @@ def prepare(
 
 def forecast(files: Mapping[str, File], contents: Contents, checked: Mapping[str, bool] | None = None) -> Plan:
     """The plan alone."""
-    return plan(files, contents.held, contents.files, contents.parts, checked or {})
+    return plan(files, contents.held, contents.files, contents.parts, checked or {}, only=contents.only)
 
 
 def _check(folder: Folder, files: Iterable[File], emit: Emit) -> dict[str, bool]:

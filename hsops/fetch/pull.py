@@ -14,7 +14,7 @@ from hsops.core.events import Emit, Event, Note, Trace
 from hsops.core.inventory import Channel
 from hsops.core.meter import Meter
 from hsops.core.worker import Worker
-from hsops.fetch.commit import Committer, local_error
+from hsops.fetch.commit import Committer, local_error, not_as_told
 from hsops.fetch.folder import Folder
 from hsops.fetch.line import Ways
 from hsops.fetch.pace import Pace, Streams
@@ -169,12 +169,12 @@ class _Pull:
         self._opening = threading.Semaphore(OPENING)
         self._throttle = Throttle(wish.rate, self._stop.wait)
         self._moved = self._lost = self._bad = self._most = 0
-        self._troubles: dict[str, Trouble] = {}  # by name
+        self._troubles: dict[str, tuple[File, Trouble]] = {}  # by part file: another version may come all the same
         self._error: HsopsError | None = None  # fatal: everybody stops
         self._last_loss: UnreachableError | None = None  # of a stream that gave up; the others go on
         self._notes: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._streams: list[_Stream] = []
-        self._committer = Committer(folder, wish.sums, self._fail, self._wrong_file, durable)
+        self._committer = Committer(folder, wish.sums, self._fail, self._refused, durable)
 
     def watch(self, emit: Emit) -> None:
         """Start threads as the pace wants them, tell the progress, until all is done."""
@@ -216,7 +216,7 @@ class _Pull:
             here = f"{self._committer.whole} of {self.pieces.files} files came whole and are kept; a rerun continues"
             error.why = f"{error.why}; {here}" if error.why else here
             raise error
-        troubles = tuple(self._troubles.values())
+        troubles = tuple(trouble for file, trouble in self._troubles.values() if self.pieces.is_latest(file))
         return Pulled(self._committer.whole, self._moved, self._lost, self._bad, self._most, troubles)
 
     def _man(self) -> list[_Stream]:
@@ -350,8 +350,12 @@ class _Pull:
         return ()
 
     def _landed(self, piece: Piece, file: File) -> None:
-        if self.pieces.settle(piece) and file.name not in self._troubles:
+        if not self.pieces.settle(piece) or file.part in self._troubles:
+            return
+        if self.pieces.is_latest(file):
             self._committer.put(file, checked=piece.alone)
+        else:
+            self.folder.drop(file.part)
 
     def _wrong(self, piece: Piece) -> None:
         """Sent again from its first byte, a few times."""
@@ -363,16 +367,16 @@ class _Pull:
             return
         file = piece.transfer.file
         self.folder.drop(file.part)
-        self._trouble(piece, _not_as_told(file))
+        self._trouble(piece, not_as_told(file))
 
-    def _wrong_file(self, file: File) -> None:
+    def _refused(self, file: File, trouble: Trouble) -> None:
         with self._lock:
-            self._bad += 1
-            self._troubles[file.name] = _not_as_told(file)
+            self._bad += trouble.code == "checksum"
+            self._troubles[file.part] = file, trouble
 
     def _trouble(self, piece: Piece, trouble: Trouble) -> None:
         with self._lock:
-            self._troubles[piece.transfer.file.name] = trouble
+            self._troubles[piece.transfer.file.part] = piece.transfer.file, trouble
         self.pieces.settle(piece)
 
     def _fail(self, error: HsopsError) -> None:
@@ -386,7 +390,3 @@ class _Pull:
         flowing = sum(s.state == "flowing" and s.worker.is_alive() for s in self._streams)
         detail = f"{self._committer.whole} of {self.pieces.files} files"
         emit(meter.at(self._moved, f"{detail} · {flowing} streams" if flowing else detail))
-
-
-def _not_as_told(file: File) -> Trouble:
-    return Trouble(file.id, "checksum", "the content is not what the host says")

@@ -24,7 +24,8 @@ class Trouble:
 
     Args:
         id: the sample, or the file's name.
-        code: ``missing``, ``changed``, ``unreadable`` (as the agent said), ``checksum``, ``open`` or ``name``.
+        code: ``missing``, ``changed``, ``unreadable`` (as the agent said), ``checksum``, ``open``, ``name`` or
+            ``only-copy``.
         message: one sentence.
     """
 
@@ -139,7 +140,7 @@ class Receiver:
         if not self._is(piece, own, end.checksum) or (piece.alone and file.checksum not in ("", own)):
             self.hooks.wrong(piece)
             return
-        if not piece.alone:
+        if not piece.alone and piece.start < piece.end:  # of an empty rest there is nothing to keep
             self._folder.keep(file, Kept(piece.start, piece.end, own))
         checksum = file.checksum or (own if piece.alone else "")
         self.hooks.landed(piece, replace(file, checksum=checksum, inode=end.inode))

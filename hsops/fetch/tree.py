@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from hsops.core.errors import UnreachableError
 from hsops.core.events import Emit, Note
 from hsops.fetch.folder import LOCAL, PIECES, stamp_from, stamp_of
 from hsops.fetch.plan import File, Held, Stamp
@@ -19,6 +20,7 @@ from hsops.remote.agent import Agent
 from hsops.remote.tree import Entry, list_tree
 
 OURS = ".hsops-fetch"  # in the local folder: what is under way and what came, apart from files that may have any name
+LOSSES = 4  # of the link, in a row, while a folder is followed
 LOOK_S = 2.0  # between two looks at files that are still written
 _LONGEST_PART, _LONGEST = 255, 4000  # bytes of a name and of a path that a file system takes
 
@@ -94,9 +96,22 @@ class TreeFolder:
         return {e.path: file_of(e) for e in tree.entries if e.path not in bad and e.path not in tree.open}
 
     def follow(self, stop: threading.Event) -> Iterator[dict[str, File]]:
-        """Look again until nobody writes there any more."""
-        while any(t.code == "open" for t in self.refused) and not stop.wait(LOOK_S):
-            yield self.look()
+        """Look again until nobody writes there any more. A link that is lost is looked for again.
+
+        Raises:
+            UnreachableError: it was lost several times in a row.
+        """
+        losses = 0
+        while any(t.code == "open" for t in self.refused) and not stop.wait(LOOK_S * 2**losses):
+            try:
+                files, losses = self.look(), 0
+            except UnreachableError as error:  # noqa: PERF203 - a look at a host costs more
+                losses += 1
+                if losses > LOSSES:
+                    raise
+                self._emit(Note(f"the folder is looked at again: {error.message}", self._agent.host.name, "warn"))
+            else:
+                yield files
 
 
 def file_of(entry: Entry) -> File:
@@ -115,12 +130,13 @@ def refusals(paths: Iterable[str], *, blind: bool) -> dict[str, str]:
         blind: the local file system does not tell upper from lower case.
     """
     paths = list(paths)
-    bad = {path: why for path in paths if (why := _fault(path))}
-    folders = {parent for path in paths if path not in bad for parent in _parents(path)}
-    bad |= {path: "another file's folder has this name" for path in paths if path in folders}
-    counts = Counter(path.casefold() for path in paths) if blind else Counter(paths)
+    bad = {path: why for path in paths if (why := _fault(path, blind=blind))}
+    here = {path: path.casefold() if blind else path for path in paths}
+    folders = {parent for path in paths if path not in bad for parent in _parents(here[path])}
+    bad |= {path: "another file's folder has this name" for path in paths if here[path] in folders}
+    counts = Counter(here[path] for path in paths)
     for path in paths:
-        if counts[path.casefold() if blind else path] > 1:
+        if counts[here[path]] > 1:
             bad[path] = "another file has this name" + (" here, where A and a are one" if blind else "")
     return bad
 
@@ -143,14 +159,14 @@ def is_blind_to_case(folder: Path) -> bool:
         return False
 
 
-def _fault(path: str) -> str:
+def _fault(path: str, *, blind: bool) -> str:
     parts = path.split("/")
     encoded = [part.encode("utf-8", "surrogateescape") for part in parts if _encodes(part)]
     if len(encoded) != len(parts):
         return "it is no name that a file can have"
     if "\0" in path or any(part in ("", ".", "..") for part in parts):
         return "it leads out of the folder"
-    if parts[0] == OURS:
+    if parts[0] == OURS or (blind and parts[0].casefold() == OURS):
         return "hsops keeps its own files under this name"
     if max(map(len, encoded)) > _LONGEST_PART or sum(map(len, encoded)) + len(encoded) > _LONGEST:
         return "it is too long"

@@ -89,13 +89,17 @@ class Reader:
             AgentError: the agent refused or failed.
             RemoteError: what came is not what the agent sends.
         """
-        at = [piece.at for piece in pieces]
+        at, answered = [piece.at for piece in pieces], set[int]()
         while True:
             kind, index, offset, length = self._header()
             if kind == frames.DONE:
+                if len(answered) < len(pieces):
+                    raise self._nonsense(f"done after {len(answered)} of {len(pieces)} files")
                 return
             if index >= len(pieces):
                 raise self._nonsense(f"file {index} of {len(pieces)}")
+            if index in answered:
+                raise self._nonsense(f"more of file {index} after its end")
             end = pieces[index].end
             if kind == frames.DATA:
                 if offset != at[index] or offset + length > end:
@@ -104,7 +108,9 @@ class Reader:
                     yield Data(index, at[index], data)
                     at[index] += len(data)
             else:
-                yield self._words(kind, index, length, whole=at[index] == end)
+                words = self._words(kind, index, length, whole=at[index] == end)
+                answered.add(index)
+                yield words
 
     def _words(self, kind: bytes, index: int, length: int, *, whole: bool) -> End | Refused:
         if kind not in (frames.END, frames.FAULT):

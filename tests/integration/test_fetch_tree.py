@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hsops.core.inventory import HostSpec
-from hsops.fetch.evict import LEDGER
+from hsops.fetch.folder import LEDGER
 from hsops.fetch.tree import OURS
 from tests.fetching import Place, envelope, place, wait_for
 from tests.hosts import Server
@@ -115,6 +115,22 @@ def test_a_folder_is_emptied_when_it_is_safe_here(local: Place) -> None:
     assert content(local.source) == {}
     assert set(content(local.to)) == {b"a", b"b/c", b"new"}
     assert (local.to / OURS / LEDGER).read_text().count("evicted") == 3
+
+
+def test_the_only_copy_is_not_replaced(local: Place) -> None:
+    """The host was freed of it and makes another of its name: that one comes when the older has been moved away."""
+    (local.source / "log").write_text("first")
+    fetch(local, "--evict")
+    (local.source / "log").write_text("second")
+    (local.source / "other").write_text("x")
+
+    data = fetch(local, "--evict", expect=3)
+    assert [(t["id"], t["code"]) for t in data["troubles"]] == [("log", "only-copy")]
+    assert content(local.to) == {b"log": b"first", b"other": b"x"}
+    assert content(local.source) == {b"log": b"second"}
+    (local.to / "log").rename(local.to / "log.1")
+    assert fetch(local, "--evict")["evicted"] == 1
+    assert content(local.to) == {b"log": b"second", b"log.1": b"first", b"other": b"x"}
 
 
 def test_nothing_is_written_through_a_link_of_the_local_folder(local: Place, tmp_path: Path) -> None:

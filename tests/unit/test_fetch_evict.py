@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import mmap
 import os
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,12 +16,15 @@ import pytest
 from hsops.agent import evict as agent_evict
 from hsops.agent.protocol import Refusal
 from hsops.core.checksum import checksum_of
-from hsops.core.errors import RemoteError, UnreachableError
+from hsops.core.errors import AgentError, RemoteError, UnreachableError
 from hsops.core.events import ignore
 from hsops.fetch import evict as evict_
 from hsops.fetch.dumps import DumpLayout, file_of
-from hsops.fetch.evict import LEDGER, Evictor
-from hsops.fetch.folder import open_folder
+from hsops.fetch.evict import Evictor
+from hsops.fetch.folder import LEDGER, Folder, open_folder
+from hsops.fetch.plan import File
+from hsops.fetch.prepare import prepare
+from hsops.fetch.tree import OURS, TreeLayout
 from tests.dump_maker import make
 
 
@@ -146,3 +153,135 @@ def test_a_link_that_is_lost_is_looked_for_again(tmp_path: Path, monkeypatch: py
         evictor.finish()
 
     assert (evictor.files, losses) == (1, [])
+
+
+@pytest.mark.parametrize("how", ["written", "mapped", "read"])
+def test_what_a_process_writes_to_stays(tmp_path: Path, how: str) -> None:
+    """It was opened after the list, and nothing is written yet; who reads loses nothing."""
+    file = tmp_path / "a\n b"
+    file.write_bytes(b"a" * 8192)
+    request = asked(file)
+    with file.open("rb" if how == "read" else "r+b") as handle:
+        if how == "mapped":
+            with mmap.mmap(handle.fileno(), 8192) as mapped:
+                handle.close()
+                answer = evict(tmp_path, request)
+                mapped[0] = 98
+        else:
+            answer = evict(tmp_path, request)
+
+    kept = {} if how == "read" else {file.name: "open"}
+    assert answer == {"removed": [file.name] if how == "read" else [], "kept": kept}
+    assert [p.name for p in tmp_path.iterdir()] == list(kept)
+
+
+def test_nothing_is_removed_through_a_folder_that_became_a_link(tmp_path: Path) -> None:
+    """The file is in another folder by now; also when the folder itself is named by a link."""
+    (tmp_path / "in/sub").mkdir(parents=True)
+    (tmp_path / "in/sub/x").write_bytes(b"x")
+    (tmp_path / "in/good").write_bytes(b"x")
+    (tmp_path / "link").symlink_to("in")
+    request, good = ["sub/x", *asked(tmp_path / "in/sub/x")[1:]], asked(tmp_path / "in/good")
+    (tmp_path / "in/sub").rename(tmp_path / "moved")
+    (tmp_path / "moved" / f"{agent_evict.ASIDE}y").write_bytes(b"y")
+    (tmp_path / "in/sub").symlink_to(tmp_path / "moved")
+
+    assert evict(tmp_path / "link", request, good) == {"removed": ["good"], "kept": {"sub/x": "changed"}}
+    assert sorted(p.name for p in (tmp_path / "moved").iterdir()) == [f"{agent_evict.ASIDE}y", "x"]
+
+
+def test_where_there_are_no_hard_links_a_name_is_given_back_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor of another user's file."""
+
+    def link(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    (tmp_path / f"{agent_evict.ASIDE}a").write_bytes(b"abc")
+    monkeypatch.setattr(os, "link", link)
+
+    evict(tmp_path, ["c", 1, 1, 1, ""])
+
+    assert [p.name for p in tmp_path.iterdir()] == ["a"]
+
+
+def test_all_of_it_is_durable_before_the_host_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Content, names and ledger, also of a file that something else has put here."""
+    synced, sync, host = list[str](), os.fsync, Host()
+
+    def fsync(handle: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{handle}"))
+        sync(handle)
+
+    def call(_verb: str, **_: object) -> dict[str, Any]:
+        synced.append("asked")
+        return {"removed": ["d/a"], "kept": {}}
+
+    to = tmp_path / "new/to"
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(host, "call", call)
+    with open_folder(to, TreeLayout()) as folder:
+        assert {str(tmp_path), str(tmp_path / "new"), str(to)} <= set(synced)
+        synced.clear()
+        (to / "d").mkdir()
+        (to / "d/a").write_bytes(b"abc")
+        evictor = Evictor(host, "/x", folder, ignore)  # type: ignore[arg-type]
+        evictor.put([tree_file("d/a", checksum_of(to / "d/a", "xxh3"))])
+        evictor.finish()
+
+    before = set(synced[: synced.index("asked")])
+    assert {str(to / "d/a"), str(to / "d"), str(to), str(folder.ledger), str(folder.ledger.parent)} <= before
+
+
+def tree_file(name: str, checksum: str, version: str = "v1") -> File:
+    """A file of a tree, of three bytes."""
+    line = json.dumps({"name": name, "bytes": 3, "version": version})
+    return File(name, name, 3, version, f"{OURS}/{version}.part", checksum, line, inode=(1, 1))
+
+
+def test_the_ledger_is_of_one_host(tmp_path: Path) -> None:
+    """Another one with a folder of that name still has its files; what a kill cut begins no line."""
+    sample, host = make(tmp_path, "a", [1, 2, 3]), Host()
+    with open_folder(tmp_path, DumpLayout()) as folder:
+        for name in ("h", "h", "other"):
+            host.host.name = name
+            evictor = Evictor(host, "/dumps", folder, ignore)  # type: ignore[arg-type]
+            evictor.put([file_of(sample, "{}")])
+            evictor.finish()
+            with folder.ledger.open("a") as ledger:
+                ledger.write('{"time":"to')
+    lines = [line for line in folder.ledger.read_text().split("\n") if not line.startswith('{"time":"to')]
+
+    assert host.asked == [sample.file] * 2
+    assert [json.loads(line)["host"] for line in lines] == ["h", "h", "other", "other"]
+
+
+@pytest.mark.parametrize("answer", ["removed", "changed", "missing", "lost"])
+def test_what_the_host_was_freed_of_is_not_replaced(tmp_path: Path, answer: str) -> None:
+    """By the same process or a later one; a request without an answer may have been carried out."""
+    host = Host()
+
+    def call(_verb: str, **_: object) -> dict[str, Any]:
+        if answer == "lost":
+            raise AgentError("no", code="bad-request")
+        return {"removed": ["a"], "kept": {}} if answer == "removed" else {"removed": [], "kept": {"a": answer}}
+
+    host.call = call  # type: ignore[method-assign]
+    newer = tree_file("a", "", "v2")
+    with open_folder(tmp_path, TreeLayout()) as folder:
+        (tmp_path / "a").write_bytes(b"abc")
+        first = tree_file("a", checksum_of(tmp_path / "a", "xxh3"))
+        folder.adopt([first])
+        evictor = Evictor(host, "/x", folder, ignore)  # type: ignore[arg-type]
+        evictor.put([first])
+        with contextlib.suppress(AgentError):
+            evictor.finish()
+
+        later = Folder(tmp_path, TreeLayout())
+        only = (newer,) if answer != "changed" else ()
+        for one, contents in ((folder, folder.look({"a": newer})), (later, later.read())):
+            assert prepare(one, {"a": newer}, contents, emit=ignore).only_here == only
+            if answer == "changed":
+                break  # the plan has forgotten its line
+            assert one.is_only_copy(replace(newer, checksum="xxh3:1")) and not one.is_only_copy(first)

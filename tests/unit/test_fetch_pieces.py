@@ -15,7 +15,9 @@ MIB = 1 << 20
 
 def transfers(count: int, size: int, done: int = 0) -> tuple[Transfer, ...]:
     """Files of which ``done`` bytes are here."""
-    return tuple(Transfer(replace(A, name=f"s{i}", bytes=size), Part(done), "new") for i in range(count))
+    return tuple(
+        Transfer(replace(A, name=f"s{i}", part=f"s{i}.part", bytes=size), Part(done), "new") for i in range(count)
+    )
 
 
 def requests(pieces: Pieces, streams: int) -> list[tuple[Piece, ...]]:
@@ -114,3 +116,29 @@ def test_more_may_come_until_it_is_closed() -> None:
     assert not pieces.over
     pieces.close()
     assert pieces.over
+
+
+def test_a_newer_version_of_a_cut_file_is_whole_when_its_own_pieces_are() -> None:
+    """One that came before, and one that is under way still, count for themselves; the older one comes too late."""
+    (old,), newer = transfers(1, 64 * MIB), replace(A, name="s0", part="newer", bytes=64 * MIB)
+    pieces = Pieces([old], closed=False)
+    first = [p for r in requests(pieces, 2) for p in r]
+    assert pieces.is_latest(old.file) and len(first) > 1
+    assert [pieces.settle(p) for p in first[:-1]] == [False] * (len(first) - 1)
+
+    pieces.add([Transfer(newer, Part(0), "changed")])
+    second = [p for r in requests(pieces, 2) for p in r]
+
+    assert pieces.settle(second[0]) is False
+    assert pieces.settle(first[-1]) is True and not pieces.is_latest(old.file)
+    assert [pieces.settle(p) for p in second[1:]] == [False] * (len(second) - 2) + [True]
+    pieces.add([old])
+    assert [pieces.settle(p) for r in requests(pieces, 2) for p in r][-2:] == [False, True]
+
+
+def test_what_is_on_its_way_is_not_asked_for_twice() -> None:
+    """Two would write to one part file."""
+    pieces = Pieces(transfers(1, 1000), closed=False)
+    pieces.add(transfers(1, 1000))
+
+    assert (len(pieces.take(1)), pieces.total, pieces.files) == (1, 1000, 1)

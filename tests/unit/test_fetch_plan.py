@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -156,3 +157,20 @@ def test_a_file_that_only_its_inode_tells_from_another() -> None:
     assert planned([tree], {A.name: Held(came, None)}, {A.name: STAMP}).check == (came,)
     newer = replace(tree, version="1000-6-7")
     assert planned([newer], {A.name: Held(came, STAMP)}, {A.name: STAMP}).transfers[0].why == "changed"
+
+
+def test_the_only_copy_is_never_replaced() -> None:
+    """The host was freed of the version that is here, and makes another under its name; a dump is made anew."""
+    tree = replace(A, checksum="", version="1000-5-7")
+    came, newer = replace(tree, checksum="xxh3:1111111111111111"), replace(tree, version="1000-6-8")
+    arguments: Any = ({A.name: newer}, {A.name: Held(came, STAMP)}, {A.name: STAMP}, {}, {})
+    gone = {A.name: "1000-5-7"}
+
+    assert (plan(*arguments, only=gone).only_here, plan(*arguments, only=gone).transfers) == ((newer,), ())
+    assert plan({A.name: newer}, {}, {A.name: STAMP}, {}, {}, only=gone).only_here == (newer,)
+    assert plan({A.name: newer}, *arguments[1:2], {}, {}, {}, only=gone).transfers  # it was moved away
+    assert plan(*arguments, only={A.name: "1000-4-6"}).transfers  # what is here came later
+    assert plan({A.name: tree}, *arguments[1:], only=gone).done == (came,)
+    dump = replace(A, checksum="xxh3:2", version="xxh3:2")
+    held = {A.name: Held(replace(A, checksum="xxh3:1", version="xxh3:1"), STAMP)}
+    assert not plan({A.name: dump}, held, {A.name: STAMP}, {}, {}, only={A.name: "xxh3:1"}).only_here

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import string
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hsops.agent import protocol, tree
-from hsops.fetch.tree import OURS, TreeLayout, file_of, is_blind_to_case, refusals, shown
+from hsops.core.errors import UnreachableError
+from hsops.fetch import dumps
+from hsops.fetch import tree as tree_
+from hsops.fetch.plan import File
+from hsops.fetch.stream import Trouble
+from hsops.fetch.tree import LOSSES, OURS, TreeFolder, TreeLayout, file_of, is_blind_to_case, refusals, shown
 from hsops.remote.tree import Entry
 
 
@@ -45,6 +52,9 @@ def test_names_that_differ_in_case() -> None:
     """Both are refused where one would replace the other; nowhere else."""
     assert sorted(refusals(["A/x", "a/X", "b"], blind=True)) == ["A/x", "a/X"]
     assert refusals(["A/x", "a/X", "b"], blind=False) == {}
+    mine = OURS.upper() + "/files.jsonl"
+    assert sorted(refusals([mine, "A", "a/x"], blind=True)) == [mine, "A"]
+    assert refusals([mine, "A", "a/x"], blind=False) == {}
 
 
 def test_this_file_system_tells_case_apart(tmp_path: Path) -> None:
@@ -68,6 +78,11 @@ def test_a_line_of_the_manifest_says_what_came() -> None:
 
     assert held and held.stamp and (held.file.part, held.file.version) == (file.part, file.version)
     assert TreeLayout().parse(line[:-1]) is None and TreeLayout().parse('{"name":1}') is None
+
+
+def agent() -> Any:
+    """One that is never asked."""
+    return SimpleNamespace(host=SimpleNamespace(name="h"))
 
 
 def listed(capsys: pytest.CaptureFixture[str], folder: Path, **params: Any) -> tuple[set[str], dict[str, Any]]:
@@ -103,3 +118,55 @@ def test_the_agent_names_what_is_still_written(tmp_path: Path, capsys: pytest.Ca
     with (tmp_path / "read").open(), (tmp_path / "written").open("a"):
         assert listed(capsys, tmp_path)[1]["open"] == ["linked", "written"]
     assert listed(capsys, tmp_path)[1]["open"] == []
+
+
+def test_what_an_eviction_has_put_aside_is_not_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is nobody's name: it has its own again in a moment, or is gone."""
+    (tmp_path / f"{tree.ASIDE}a").write_text("x")
+    (tmp_path / "b").write_text("x")
+
+    assert listed(capsys, tmp_path)[0] == {"b"}
+
+
+@pytest.mark.parametrize("losses", [LOSSES, LOSSES + 1])
+def test_a_link_that_is_lost_while_a_folder_is_followed(monkeypatch: pytest.MonkeyPatch, losses: int) -> None:
+    """It is looked for again, a few times in a row."""
+    left, told = [UnreachableError("cut")] * losses, list[object]()
+    source = TreeFolder(agent(), "/x", Path("/none"), include=(), exclude=(), emit=told.append)
+    source.refused = (Trouble("log", "open", ""),)
+
+    def look() -> dict[str, File]:
+        if left:
+            raise left.pop()
+        source.refused = ()
+        return {}
+
+    monkeypatch.setattr(source, "look", look)
+    monkeypatch.setattr(tree_, "LOOK_S", 0)
+    if losses > LOSSES:
+        with pytest.raises(UnreachableError):
+            list(source.follow(threading.Event()))
+    else:
+        assert list(source.follow(threading.Event())) == [{}]
+    assert len(told) == LOSSES
+
+
+def test_a_link_that_is_lost_while_a_manifest_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The look that follows a loss may be lost too, and counts."""
+    told, looks = list[object](), list[int]()
+    source = dumps.Dumps(agent(), "/x", told.append, dumps.Until(count=5))
+    source.listing = SimpleNamespace(samples={}, lines={}, position={})  # type: ignore[assignment]
+
+    def lost(*_: object, **__: object) -> Any:
+        looks.append(1)
+        raise UnreachableError("cut")
+
+    class Stop(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            return False
+
+    monkeypatch.setattr(dumps, "follow", lost)
+    monkeypatch.setattr(dumps, "_listing", lost)
+    with pytest.raises(UnreachableError):
+        list(source.follow(Stop()))
+    assert (len(told), len(looks)) == (LOSSES, LOSSES + 1)

@@ -34,7 +34,9 @@ def end(index: int) -> bytes:
 
 
 DONE = frames.pack(frames.DONE)
-GOOD = frames.MAGIC + data(0, 0, b"01234") + data(0, 5, b"56789") + end(0) + data(1, 2, b"cdef") + end(1) + DONE
+REST = data(1, 2, b"cdef") + end(1) + DONE
+GOOD = frames.MAGIC + data(0, 0, b"01234") + data(0, 5, b"56789") + end(0) + REST
+FAULT = b'{"code":"changed","message":"it grew"}'
 
 
 def parse(pieces: list[bytes], files: tuple[Piece, ...] = FILES) -> Iterator[Event]:
@@ -95,6 +97,10 @@ def test_a_refused_file_leaves_the_others() -> None:
         end(0),  # an end before the bytes
         frames.pack(frames.DATA, 0, 0, frames.LARGEST + 1),
         frames.pack(b"Q"),
+        DONE,  # before anything
+        GOOD.removeprefix(frames.MAGIC).replace(end(1), b""),  # done before the last piece's end
+        data(0, 0, b"0123456789") + end(0) + end(0) + REST,  # an end twice
+        data(0, 0, b"0123456789") + end(0) + frames.pack(frames.FAULT, 0, 0, len(FAULT)) + FAULT + REST,
         frames.pack(frames.FAULT, 0, 0, 1 << 20),  # more words than anybody needs
         data(0, 0, b"0123456789") + frames.pack(frames.END, 0, 0, 2) + b"{}",
         frames.pack(frames.FAULT, 0, 0, 2) + b"[]",

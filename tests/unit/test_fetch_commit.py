@@ -1,0 +1,62 @@
+"""fetch.commit: what is not all there, or would replace an only copy, is not put in place."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hsops.core.checksum import checksum_of
+from hsops.fetch.commit import Committer
+from hsops.fetch.folder import Folder, open_folder
+from hsops.fetch.plan import File, Kept
+from hsops.fetch.stream import Trouble
+from hsops.fetch.tree import OURS, TreeLayout
+
+FILE = File("a", "a", 10, "v2", f"{OURS}/v2.part", "", json.dumps({"name": "a", "bytes": 10, "version": "v2"}))
+
+
+def commit(folder: Folder, file: File = FILE) -> list[tuple[File, Trouble]]:
+    """Returns what was refused."""
+    refused = list[tuple[File, Trouble]]()
+    committer = Committer(folder, "xxh3", pytest.fail, lambda f, t: refused.append((f, t)), lambda _: None)
+    committer.start()
+    committer.put(file, checked=False)
+    committer.finish()
+    committer.check()
+    return refused
+
+
+@pytest.mark.parametrize("kept", [((0, 4), (6, 10)), ((0, 4),), (), ((0, 4), (4, 6), (5, 10))])
+def test_only_a_file_of_which_every_piece_came(tmp_path: Path, kept: tuple[tuple[int, int], ...]) -> None:
+    """The size alone says nothing: the last piece may have come first."""
+    with open_folder(tmp_path, TreeLayout()) as folder:
+        folder.part(FILE).write_bytes(b"0123456789")
+        for start, end in kept:
+            folder.keep(FILE, Kept(start, end, "x"))
+        if not kept:
+            folder.open_part(FILE, None)
+
+        refused = commit(folder)
+
+    whole = len(kept) == 3
+    assert [t.code for _, t in refused] == ([] if whole else ["checksum"])
+    assert (tmp_path / "a").exists() == whole
+
+
+def test_the_only_copy_is_kept_to_the_last_moment(tmp_path: Path) -> None:
+    """The host was freed of it after the plan."""
+    with open_folder(tmp_path, TreeLayout()) as folder:
+        (tmp_path / "a").write_bytes(b"old")
+        line = json.dumps({"name": "a", "bytes": 3, "version": "v1"})
+        old = File("a", "a", 3, "v1", "", checksum_of(tmp_path / "a", "xxh3"), line)
+        folder.adopt([old])
+        folder.part(FILE).write_bytes(b"0123456789")
+        folder.keep(FILE, Kept(0, 10, "x"))
+        folder.note("copied", [old])
+
+        ((_, trouble),) = commit(folder)
+
+    assert trouble.code == "only-copy" and "rename" in trouble.message
+    assert (tmp_path / "a").read_bytes() == b"old"
