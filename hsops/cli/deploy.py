@@ -137,10 +137,10 @@ def _carry_out(session: Session, looked: rollout.Looked, wish: Wish) -> Outcome:
     rolled = rollout.change(session, looked, partial(_on_host, session, wish, looked), aim=aim, at_most=wish.parallel)
     data = render.data(rolled.rows, with_diff=wish.diff)
     if len(looked.order) > 1 or rolled.interrupted:
-        return rolled.outcome(data, _again(wish))
+        return rolled.outcome(data, partial(_again, session, wish, rolled.rows))
     if error := rolled.outcomes[0].error:
         raise error
-    undo = "" if wish.revert else " ".join([UNDO, *wish.patches])  # of these, not of all that the server has
+    undo = "" if wish.revert else _undo(session, wish, rolled.rows)
     return Outcome(data, list(render.done_lines(rolled.rows, undo=undo)))
 
 
@@ -167,11 +167,30 @@ def _on_host(session: Session, wish: Wish, looked: rollout.Looked, rows: list[Ro
     return Changed(tuple(done))
 
 
-def _again(wish: Wish) -> str:
-    """The command line that does the same, without hosts."""
-    words = [*wish.patches, *(["--server", wish.server] if wish.server else [])]
+def _undo(session: Session, wish: Wish, rows: list[Row]) -> str:
+    """The command line that takes out what was put into one host: no patch that was there before, no other host's."""
+    done = dict.fromkeys(row.plan.patch for row in rows if row.done)
+    all_of_it = not wish.plan and not wish.patches and all(row.done for row in rows)
+    where = [f"--host {rows[0].host}"] if wish.plan or _by_host(session, wish) else []
+    where = [f"--server {wish.server}"] if wish.server else where
+    return " ".join([UNDO, *([] if all_of_it else done), *where])
+
+
+def _again(session: Session, wish: Wish, rows: list[Row], hosts: list[str]) -> str:
+    """The command lines that do the rest on ``hosts``: where no patch was named, those of each host."""
     flags = [f"--{name}" for name in ("revert", "force") if getattr(wish, name)]
-    return " ".join(["hsops deploy", *words, *flags])
+    together: dict[tuple[str, ...], list[str]] = {}
+    for host in hosts:
+        left = dict.fromkeys(r.plan.patch for r in rows if r.host == host and r.plan.needed and not r.done)
+        named = wish.patches or (() if _by_host(session, wish) else tuple(left))
+        together.setdefault(named, []).append(host)
+    lines = [["hsops deploy", *named, *flags, *(f"--host {host}" for host in some)] for named, some in together.items()]
+    return " && ".join(map(" ".join, lines))
+
+
+def _by_host(session: Session, wish: Wish) -> bool:
+    """The command line names the hosts."""
+    return not wish.server and bool(session.options.host or session.options.group)
 
 
 def _change(lock: Lock, plan: Plan, wish: Wish, *, keep: bool, ours: set[str]) -> Done:

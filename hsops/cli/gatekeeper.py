@@ -49,17 +49,24 @@ def tried(session: Session, wish: Wish, looked: Looked, rows: list[Row]) -> list
     if not any(row.plan.untried for row in rows):
         return rows
     now = _tried(session, wish, rows)
-    shown = {row.plan.patch: row.plan.actions for row in looked.rows[looked.gate]}
+    shown = {row.plan.patch: _made(row) for row in looked.rows[looked.gate] if row.plan.edits}
     for before, row in zip(rows, now, strict=True):
-        patch, actions = row.plan.patch, row.plan.actions
-        if before.plan.untried and actions != shown.get(patch) and not session.options.yes:
+        patch, gate = row.plan.patch, looked.gate
+        if before.plan.untried and _made(row) != shown.get(patch) and not session.options.yes:
             raise StalePlanError(
-                f"{patch} does something else here than on {looked.gate}, of which it was shown",
+                f"{patch} does something else here than on {gate}, of which it was shown"
+                if patch in shown
+                else f"what {patch} does was not shown: {gate}, where scripts ran first, has it already or is not to",
                 host=row.host,
                 why="nobody has seen it; nothing was changed here",
                 fix=f"look, and agree: hsops deploy {patch} --host {row.host} --diff",
             )
     return now
+
+
+def _made(row: Row) -> list[tuple[str, bytes | None, int]]:
+    """What lies there in the end; what lay there before may differ from host to host."""
+    return [(edit.path, edit.content, edit.mode) for edit in row.plan.edits]
 
 
 def _tried(session: Session, wish: Wish, rows: list[Row] | tuple[Row, ...]) -> list[Row]:

@@ -80,14 +80,14 @@ class Rolled:
     rows: list[Row]
     interrupted: bool
 
-    def outcome(self, data: dict[str, Any], again: str) -> Outcome:
-        """The command's outcome. ``again``: the command line that finishes the rest, without its hosts."""
+    def outcome(self, data: dict[str, Any], again: Callable[[list[str]], str]) -> Outcome:
+        """The command's outcome. ``again``: the command line that finishes the rest, of its hosts."""
         code = exit_code(self.outcomes, interrupted=self.interrupted)
-        left = "".join(f" --host {host}" for host in unfinished(self.outcomes))
+        left = unfinished(self.outcomes)
         errors = [entry for one in self.outcomes if one.error for entry in one.error.as_json()]
         if self.interrupted:
             errors.append({"type": "Interrupted", "message": "interrupted"})
-        lines = list(render.table(self.outcomes, f"{again}{left}" if left else "", interrupted=self.interrupted))
+        lines = list(render.table(self.outcomes, again(left) if left else "", interrupted=self.interrupted))
         lines += [f"warning: {row.host}: {text}" for row in self.rows if row.done for text in row.warnings]
         return Outcome({**data, "hosts": render.entries(self.outcomes)}, lines, code, tuple(errors))
 

@@ -173,3 +173,59 @@ def test_a_host_that_left_the_inventory_is_named(host: PracticeHost) -> None:
     done = carry_out(host)
 
     assert done.returncode == 4 and "host 'here' is not in the inventory" in error_of(done)["message"]
+
+
+TWO = """\
+patches:
+  a: { kind: files, from: ./a.py, to: sglang/a.py }
+  b: { kind: files, from: ./b.py, to: sglang/b.py }
+"""
+
+
+@pytest.fixture
+def two(bare: PracticeHost) -> PracticeHost:
+    """A host with the patches a and b, both of its server."""
+    head = bare.inventory.read_text().partition("patches:\n")[0].replace("[hs-dump]", "[a, b]")
+    bare.inventory.write_text(f"{head}{TWO}default: tiny\n")
+    for name in "ab":
+        (bare.folder / f"{name}.py").write_text(f"{name} = 1\n")
+    return bare
+
+
+@pytest.mark.parametrize(
+    "words,undo",
+    [
+        (("--plan", "plan.json"), "hsops deploy --revert a --host here"),
+        (("--server", "tiny"), "hsops deploy --revert a --server tiny"),
+        (("--host", "here"), "hsops deploy --revert a --host here"),
+        (("a",), "hsops deploy --revert a"),
+        ((), "hsops deploy --revert a"),
+    ],
+)
+def test_the_undo_that_is_named_takes_out_what_went_in_and_no_more(
+    words: tuple[str, ...], undo: str, two: PracticeHost
+) -> None:
+    """Patch b was there before, and stays."""
+    two.hsops("deploy", "b", "--yes", check=True)
+    before = two.tree()
+    two.hsops("deploy", "a", "--check", "--out", "plan.json", check=True)
+
+    done = two.hsops("deploy", "--yes", *words, check=True)
+    named = [line.partition("undo: ")[2] for line in done.stdout.splitlines() if "undo: " in line]
+    two.hsops(*undo.split()[1:], "--yes", check=True)
+
+    assert named == [undo] and two.tree() == before
+
+
+def test_a_large_file_that_went_in_comes_out(two: PracticeHost) -> None:
+    """It and its original travel in one line."""
+    data = os.urandom(1 << 20) * 26
+    (two.site / "sglang/a.py").write_bytes(data[::-1])
+    before = two.tree()
+    (two.folder / "a.py").write_bytes(data)
+    two.hsops("deploy", "a", "--yes", check=True)
+
+    two.hsops("deploy", "a", "--status", check=True)
+    two.hsops("deploy", "a", "--revert", "--yes", check=True)
+
+    assert two.tree() == before

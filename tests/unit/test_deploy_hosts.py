@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
-from hsops.core.errors import PartialError, RemoteError, UnreachableError
+from hsops.cli import deploy, gatekeeper
+from hsops.core.errors import PartialError, RemoteError, StalePlanError, UnreachableError
 from hsops.deploy.hosts import HostOutcome, HostsBoard, Word, exit_code, unfinished
+from hsops.deploy.planned import Action, Edit, Plan
 from hsops.render.describe import describe
 from hsops.render.hosts import table
 
@@ -68,3 +73,67 @@ def test_the_board_fits_a_terminal() -> None:
 
     assert lines[:2] == ["changing 200 hosts · 70 done", "  h0               3 s"]
     assert lines[-1] == "  bad              failed: no" and len(lines) < 24
+
+
+def row(host: str, patch: str, *, needed: bool = True, done: bool = False) -> Any:
+    return SimpleNamespace(host=host, plan=SimpleNamespace(patch=patch, needed=needed), done=done or None)
+
+
+ROWS = [
+    row("a", "x", done=True),
+    row("a", "y", needed=False),
+    row("b", "x"),
+    row("b", "y", needed=False),
+    row("c", "z"),
+]
+
+
+@pytest.mark.parametrize(
+    "wish,hosts,said",
+    [
+        (deploy.Wish(plan="p.json"), "", "hsops deploy x --host b && hsops deploy z --host c"),
+        (deploy.Wish(plan="p.json", revert=True, force=True), "", "hsops deploy x --revert --force --host b && hsops "
+         "deploy z --revert --force --host c"),
+        (deploy.Wish(("x", "z")), "abc", "hsops deploy x z --host b --host c"),
+        (deploy.Wish(), "abc", "hsops deploy --host b --host c"),
+        (deploy.Wish(server="s"), "abc", "hsops deploy x --host b && hsops deploy z --host c"),
+    ],
+)  # fmt: skip
+def test_the_command_that_does_the_rest_names_what_is_left(wish: deploy.Wish, hosts: str, said: str) -> None:
+    """A plan's patches are those of its file, not those that the inventory has for a host."""
+    session: Any = SimpleNamespace(options=SimpleNamespace(host=list(hosts), group=[]))
+
+    assert deploy._again(session, wish, ROWS, ["b", "c"]) == said
+
+
+def planned(base: str, content: str) -> Any:
+    """A script's row: it made ``content`` of ``base``."""
+    edit = Edit("m.py", content.encode(), base, None)
+    action = Action("update", "m.py", base.encode(), content.encode(), f"from {base}")
+    return SimpleNamespace(
+        host="h", plan=Plan("p", "1", {}, "absent", "", "0.5.9", (action,), (edit,) if content else (), kind="script")
+    )
+
+
+@pytest.mark.parametrize(
+    "shown,made,said",
+    [
+        (planned("1", "x"), planned("2", "x"), ""),
+        (planned("1", "x"), planned("1", "y"), "does something else here than on gate"),
+        (planned("1", ""), planned("1", "y"), "what p does was not shown: gate"),
+    ],
+)
+def test_another_host_may_come_from_elsewhere_to_what_was_shown(
+    shown: Any, made: Any, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What lies there in the end counts; of what was not shown nothing else is said."""
+    monkeypatch.setattr(gatekeeper, "_tried", lambda *_: [made])
+    session: Any = SimpleNamespace(options=SimpleNamespace(yes=False))
+    looked: Any = SimpleNamespace(gate="gate", rows={"gate": [shown]})
+    waiting: Any = SimpleNamespace(host="h", plan=SimpleNamespace(untried=True))
+
+    if not said:
+        assert gatekeeper.tried(session, deploy.Wish(), looked, [waiting]) == [made]
+        return
+    with pytest.raises(StalePlanError, match=said):
+        gatekeeper.tried(session, deploy.Wish(), looked, [waiting])
