@@ -19,11 +19,9 @@ from typing import Any
 
 from hsops.agent import facts, lock, patch_plan
 from hsops.agent.patch_owners import owners, places
-from hsops.agent.patch_site import Site
+from hsops.agent.patch_site import Site, too_large
 from hsops.agent.patch_store import Store, interrupted, patches_folder, stores
 from hsops.agent.protocol import Refusal, emit
-
-_LARGEST = 128 << 20  # bytes of the files that one patch changes: all of them are looked at
 
 
 def inspect(params: dict[str, Any]) -> dict[str, Any]:
@@ -51,7 +49,7 @@ def inspect(params: dict[str, Any]) -> dict[str, Any]:
         for name in params["patches"] if params.get("originals") else ():
             originals[name] = patch_plan.originals(found[name]) if name in found else {}
             read += originals[name]
-        wanted = _small(site, patch_plan.wanted(site, read))
+        wanted = _small(site, patch_plan.wanted(site, read), sum(map(patch_plan.length, originals.values())))
         return {
             "sglang": sglang,
             "patches": {
@@ -103,9 +101,10 @@ def apply(params: dict[str, Any]) -> dict[str, Any]:
             ``not-writable``, ``locked``, ``lock-lost``. Nothing is changed.
     """
     sglang, site = _place(params)
-    with lock.held(params) as held, held.kept_alive(lock.STEP_S), _locked(params, held):
-        told = _apply(params, site, sglang["version"], held)
-    return _with_strangers(told, site)
+    with lock.held(params) as held, held.kept_alive(lock.STEP_S):
+        with _locked(params, held):
+            told = _apply(params, site, sglang["version"], held)
+        return _with_strangers(told, site)
 
 
 def _apply(params: dict[str, Any], site: Site, version: str | None, held: lock.Held) -> dict[str, Any]:
@@ -118,6 +117,7 @@ def _apply(params: dict[str, Any], site: Site, version: str | None, held: lock.H
         return {**told, "already": True, "since": since}
     _check_expected(params, store, version)
     patch_plan.check(edits, site, store)
+    patch_plan.check_size(edits, store)
     _check_owners(params, site, edits)
     changes, entries, folders = patch_plan.applying(edits, store)
     patch_plan.check_writable([change["path"] for change in changes], site)
@@ -150,9 +150,10 @@ def revert(params: dict[str, Any]) -> dict[str, Any]:
             ``lock-lost``, ``no-sglang``.
     """
     sglang, site = _place(params)
-    with lock.held(params) as held, held.kept_alive(lock.STEP_S), _locked(params, held):
-        told = _revert(params, site, sglang["version"], held)
-    return _with_strangers(told, site)
+    with lock.held(params) as held, held.kept_alive(lock.STEP_S):
+        with _locked(params, held):
+            told = _revert(params, site, sglang["version"], held)
+        return _with_strangers(told, site)
 
 
 def _revert(params: dict[str, Any], site: Site, version: str | None, held: lock.Held) -> dict[str, Any]:
@@ -248,18 +249,13 @@ def _recover(state_dir: str, site: Site) -> None:
             emit("recovered", patch=name, **recovered)
 
 
-def _small(site: Site, paths: list[str]) -> list[str]:
-    """``paths``, when all of them together may travel to the client and back.
+def _small(site: Site, paths: list[str], more: int) -> list[str]:
+    """``paths``, when all of them, and ``more`` bytes of originals, may travel to the client together.
 
     Raises:
         Refusal: ``file-too-large``.
     """
-    sizes = {path: os.path.getsize(full) for path in paths if os.path.isfile(full := site.path(path))}
-    if sum(sizes.values()) > _LARGEST:
-        path, most = max(sizes, key=lambda name: sizes[name]), _LARGEST >> 20
-        held = f"{path} has {sizes[path] >> 20} MiB"
-        said = f"{held}: the files that a patch changes have at most {most} MiB together"
-        raise Refusal("file-too-large", said, path=path)
+    too_large({path: os.path.getsize(full) for path in paths if os.path.isfile(full := site.path(path))}, more)
     return paths
 
 
@@ -319,7 +315,7 @@ def _loaded(params: dict[str, Any], site: Site) -> list[dict[str, Any]]:
 
 
 def _with_strangers(told: dict[str, Any], site: Site) -> dict[str, Any]:
-    """The servers that hsops did not start: nobody has to wait for that look, and it fails no change that stands."""
+    """The servers that hsops did not start, told while the client hears beats; it fails no change that stands."""
     with contextlib.suppress(OSError):
         from hsops.agent import strangers
 

@@ -7,7 +7,7 @@ import os
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-from hsops.agent.patch_site import Site, sha256
+from hsops.agent.patch_site import Site, sha256, too_large
 from hsops.agent.patch_store import Store
 from hsops.agent.protocol import Refusal
 
@@ -65,6 +65,21 @@ def check(edits: list[Edit], site: Site, store: Store) -> None:
         data = site.read(edit.path)
         if (None if data is None else sha256(data)) != edit.before:
             raise Refusal("changed-meanwhile", f"{edit.path} changed since it was looked at", path=edit.path)
+
+
+def check_size(edits: list[Edit], store: Store) -> None:
+    """What goes in can come out: a revert asks for the files as they are then, and as they were.
+
+    Raises:
+        Refusal: ``file-too-large``.
+    """
+    held = {entry["path"]: entry["original"] for entry in (store.record() or {"files": []})["files"]}
+    sizes = {}
+    for edit in edits:
+        old = held.get(edit.path)
+        found = store.size(old["sha256"]) if old else len(store.site.read(edit.path) or b"")
+        sizes[edit.path] = len(edit.content or b"") + max(found, len(edit.original or b""))
+    too_large(sizes)
 
 
 def check_writable(paths: list[str], site: Site) -> None:
@@ -184,6 +199,11 @@ def originals(store: Store) -> dict[str, dict[str, Any] | None]:
             content = old and base64.b64encode(store.get(old["sha256"])).decode()
             found[entry["path"]] = old and {"content_b64": content, "mode": old["mode"], "sha256": old["sha256"]}
     return found
+
+
+def length(found: dict[str, dict[str, Any] | None]) -> int:
+    """Bytes of ``originals``, about."""
+    return sum(len(one["content_b64"]) * 3 // 4 for one in found.values() if one)
 
 
 def _overall(states: set[str]) -> str:

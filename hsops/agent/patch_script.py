@@ -23,6 +23,7 @@ from typing import Any
 from hsops.agent import patch_view
 from hsops.agent.patch_copy import copy_tree, survey
 from hsops.agent.patch_guard import Guard, kill_marked
+from hsops.agent.patch_site import too_large
 from hsops.agent.patch_store import Store
 from hsops.agent.protocol import Refusal
 
@@ -127,6 +128,8 @@ class _Run:
         if code:
             raise self._refused("script-failed", _how_it_ended(code, self.params["timeout"]), exit=code)
         self._check(before, after)
+        made = [path for path in self.params["files"] if path in after]
+        too_large({path: os.path.getsize(os.path.join(self.copy, path)) for path in made})
         files = {
             path: self._told(path, after.get(path)) for path in self.params["files"] if _differ(path, before, after)
         }
@@ -239,7 +242,7 @@ class _Run:
         if restored:
             said += f"; brought back: {', '.join(restored)}"
         if lost:
-            said += f"; NOT brought back, for want of a copy: {', '.join(lost)}"
+            said += f"; NOT brought back or taken away, for want of a copy or of room: {', '.join(lost)}"
         if aside:
             said += f"; what lay there is kept in {aside}"
         return self._refused("script-escaped", said, files=restored, lost=lost, aside=aside)

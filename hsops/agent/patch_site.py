@@ -22,6 +22,7 @@ from hsops.agent.protocol import Refusal
 
 State = "dict[str, Any]"
 _NAME_MAX = 255  # bytes; told where the folders above are not there yet, too
+LARGEST = 128 << 20  # bytes of all that one patch changes and what was there before: it travels in one answer
 TEMPORARY = ".hsops-tmp-"  # begins the name of every temporary file
 
 
@@ -167,6 +168,19 @@ class Site:
         if told.st_uid != os.geteuid() or told.st_gid not in {os.getegid(), *os.getgroups()}:
             return f"{path} belongs to user {told.st_uid}, group {told.st_gid}, which this user cannot give a new file"
         return ""
+
+
+def too_large(sizes: dict[str, int], more: int = 0) -> None:
+    """Refuse what could not be looked at, and so not be reverted: ``sizes`` by path, and ``more`` bytes.
+
+    Raises:
+        Refusal: ``file-too-large``.
+    """
+    if sum(sizes.values()) + more > LARGEST:
+        path = max(sizes, key=lambda name: sizes[name], default="")
+        held = f"{path} has {sizes[path] >> 20} MiB" if path else f"the originals have {more >> 20} MiB"
+        said = f"{held}: what a patch changes, and what was there before, have at most {LARGEST >> 20} MiB together"
+        raise Refusal("file-too-large", said, path=path)
 
 
 def sha256(data: bytes) -> str:

@@ -70,6 +70,13 @@ class Store:
             raise self._damaged(path, "does not hold the bytes it is named for")
         return data
 
+    def size(self, digest: str) -> int:
+        """Bytes of what is kept; 0 when it is not there."""
+        try:
+            return os.path.getsize(self._blob(digest))
+        except OSError:
+            return 0
+
     def keep(self, data: bytes) -> str:
         """Store bytes, of which ``carry_out`` makes the names durable; returns their sha256."""
         digest = sha256(data)

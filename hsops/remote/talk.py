@@ -13,8 +13,8 @@ from hsops.remote.shell import MISSING, STORED
 
 IDLE_S = 2.0
 """After so long a pause it is asked whether it is still there, before a verb is risked on a dead connection."""
-LONGEST = 64 << 20
-"""Bytes of a line; the agent sends a manifest in pieces of 200 KB."""
+LONGEST = 192 << 20
+"""Bytes of a line. The longest is a patch's files and their originals: 128 MiB (agent/patch_site.py), as base64."""
 _PING = b"{}\n"  # no request; what counts is the answer
 _PING_DEADLINE = Deadline(connect=0.0, idle=5.0, total=5.0)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hsops.agent import patch_plan
+from hsops.agent import patch_plan, patch_site
 from hsops.agent.patch_plan import Edit
 from hsops.agent.patch_site import Site, sha256
 from hsops.agent.patch_store import Store
@@ -361,3 +361,20 @@ def test_nothing_outside_the_site_folder_can_be_named(path: str, site: Site, tmp
         site.path(path)
 
     assert caught.value.code == "escapes-root"
+
+
+def test_what_could_not_come_out_does_not_go_in(site: Site, state_dir: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A revert asks for the file as it is then and as it was, in one answer; a second version has the same original."""
+    wanted = [edit(site, MODEL, b"x" * 50)]
+    store = Store(state_dir, "p", site)
+    size = len(site.read(MODEL) or b"")
+    monkeypatch.setattr(patch_site, "LARGEST", 50 + size)
+
+    patch_plan.check_size(wanted, store)
+    apply(site, state_dir, wanted, "a")
+    patch_plan.check_size([edit(site, MODEL, b"y" * 50)], store)
+    with pytest.raises(Refusal, match="what was there before") as caught:
+        patch_plan.check_size([edit(site, MODEL, b"y" * 51)], store)
+
+    assert caught.value.code == "file-too-large"
+    assert patch_plan.length(patch_plan.originals(store)) in range(size - 3, size + 4)

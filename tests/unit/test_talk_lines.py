@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from hsops.agent import patch_site
 from hsops.core.errors import RemoteError
 from hsops.remote import talk
 
@@ -28,3 +29,8 @@ def test_a_line_without_an_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> N
     assert len(list(talk.lines(short))) == 100
     with pytest.raises(RemoteError, match="not the agent"):
         list(talk.lines(endless))
+
+
+def test_the_longest_answer_about_a_patch_is_no_line_without_an_end() -> None:
+    """All its bytes as base64, and a megabyte of names."""
+    assert talk.LONGEST > patch_site.LARGEST * 4 // 3 + (1 << 20)
