@@ -4,6 +4,7 @@ secrets.json has the command line where spec.json has one without keys.
 """
 
 import contextlib
+import errno
 import glob
 import json
 import os
@@ -43,6 +44,17 @@ class RunDir:
     def argv(self) -> "list[str]":
         """The server's command line, with its keys."""
         return self.read("secrets.json").get("argv") or self.read("spec.json").get("argv") or []
+
+    def launch_argv(self) -> "list[str]":
+        """As ``argv``, to start it with.
+
+        Raises:
+            OSError: the keys are gone; a server that got ``***`` for one would let everybody in who types that.
+        """
+        argv, masked = self.argv(), self.read("spec.json").get("argv") or []
+        if not argv or (argv == masked and any(word == "***" or word.endswith("=***") for word in masked)):
+            raise OSError(errno.ENOENT, "its keys are gone, so it is not started", f"{self.path}/secrets.json")
+        return argv
 
     def attempt(self) -> int:
         """How often the server was started, counted from 1."""

@@ -41,7 +41,7 @@ def main(params: "dict[str, Any]") -> None:
         exit_ = {"code": 127, "signal": "", "oom": False, "time": time.time()}
         supervisor.state = {"phase": "exited", "exit": exit_, "boot": procs.boot_id()}
         supervisor.save()
-        answer = {"error": f"{run.argv()[0]}: {error.strerror}"}
+        answer = {"error": f"{error.filename or run.id}: {error.strerror}"}
     os.write(ready, json.dumps(answer).encode())
     os.close(ready)
     if "pid" in answer:
@@ -90,6 +90,7 @@ class Supervisor:
         self.run, self.env, self.spec = run, env, run.read("spec.json")
         self.oom = oom.OomWatch()
         self.state: dict[str, Any] = {}
+        self.argv: list[str] = []  # kept for every attempt: the file with the keys may be gone by then
         self._selector = selectors.DefaultSelector()
         self._watched: dict[int, tuple[str, int]] = {}  # pid -> role, pidfd
         self._unnamed: set[int] = set()  # ranks that ended before their titles were read
@@ -109,7 +110,7 @@ class Supervisor:
         Raises:
             OSError: it cannot be executed.
         """
-        argv = self.run.argv()
+        self.argv = argv = self.argv or self.run.launch_argv()
         os.chdir(self.run.path)
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         pid = os.posix_spawn(

@@ -113,3 +113,42 @@ def test_a_pid_that_is_anothers_by_now_is_not_of_the_tree(monkeypatch: pytest.Mo
     monkeypatch.setattr(procs, "children", lambda pid: [1] if pid == os.getpid() else [])
 
     assert procs.tree(os.getpid()) == []
+
+
+MASKED = {"argv": ["/bin/sh", "-c", 'test "$1" = k3y', "sh", "--api-key", "***"]}
+KEYED = {"argv": [*MASKED["argv"][:-1], "k3y"]}
+
+
+def started(run: RunDir) -> Supervisor:
+    """Of that run, without what a process has only once."""
+    found = Supervisor.__new__(Supervisor)
+    found.run, found.env, found.argv, found._watched = run, {}, [], {}
+    return found
+
+
+def test_no_server_starts_with_a_mask_for_a_key(tmp_path: Path) -> None:
+    """Everybody who types three asterisks would be let in."""
+    run = RunDir(str(tmp_path))
+    run.write("spec.json", MASKED)
+
+    with pytest.raises(OSError, match="its keys are gone") as caught:
+        started(run).start()
+
+    assert caught.value.filename == f"{run.path}/secrets.json" and not os.path.exists(run.log)
+
+
+def test_a_next_attempt_has_the_keys_of_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever became of the file meanwhile."""
+    run, argvs = RunDir(str(tmp_path)), []
+    monkeypatch.setattr(os, "posix_spawn", lambda _path, argv, *_, **__: argvs.append(argv) or os.getpid())
+    monkeypatch.setattr(Supervisor, "_watch", lambda *_: None)
+    run.write("spec.json", MASKED)
+    run.write("secrets.json", KEYED)
+    supervisor = started(run)
+    monkeypatch.chdir(tmp_path)
+
+    supervisor.start()
+    os.unlink(f"{run.path}/secrets.json")
+    supervisor.start({"attempt": 2})
+
+    assert argvs == [KEYED["argv"]] * 2
