@@ -116,7 +116,7 @@ def fresh(before: dict[str, Any] | None, asked: dict[str, Any]) -> dict[str, Any
     ttl = min(max(float(asked.get("ttl", TTL_S)), 0.5), 600.0)
     held = before or {"n": 0, "free": True}
     lost = held.get("lost", [])
-    if not held.get("free"):
+    if not held.get("free") and held.get("token") != said["token"]:  # who takes his own again lost nothing
         lost = [*lost, [held.get("token"), f"{said['who']} took it with {said['command']!r}"]][-_KNOWN:]
     n = held["n"] + 1
     return {"n": n, **said, "ttl": ttl, "taken": time.time(), "free": False, "lost": lost, **now(), **worker()}

@@ -122,10 +122,9 @@ def loaded(params: "dict[str, Any]", root: str) -> "list[dict[str, Any]]":
 
 
 def _reads(spec: "dict[str, Any]", root: str) -> bool:
-    """SGLang, or a path that the command line or PYTHONPATH names, lies below ``root`` or has it below itself."""
-    named = [spec.get("site", root), *(spec.get("env") or {}).get("PYTHONPATH", "").split(":")]
-    named += [word.rpartition("=")[2] for word in spec.get("argv") or ()]
-    return strangers.below_or_above(named, root)
+    """SGLang, its model, or a path that its PYTHONPATH or its command line names leads to ``root``: ``leads``."""
+    named = [*strangers.imports(spec.get("env") or {}), *strangers.values(spec.get("argv") or ())]
+    return strangers.leads(named, [spec.get("site", root), spec.get("model") or ""], root)
 
 
 def _refuse_changed(params: "dict[str, Any]") -> None:

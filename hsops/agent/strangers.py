@@ -1,14 +1,18 @@
 """SGLang servers that no run of this state folder stands for: somebody started them by hand, or another's hsops did."""
 
+import contextlib
 import os
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hsops.agent import procs
 
 _SERVER = re.compile(r"^sglang$|^sglang\.(launch_server|srt\.)|/sglang$|(^|/)sglang/launch_server\.py$")
+
+
+_TAKES = re.compile(r"-[bBdEiIOPqRsSuvx]*([mcWX])(.*)", re.DOTALL)  # flags of Python, the last of which has a value
 
 
 def strangers(root: str, alive: "Iterable[str]") -> "list[dict[str, Any]]":
@@ -19,7 +23,7 @@ def strangers(root: str, alive: "Iterable[str]") -> "list[dict[str, Any]]":
     """
     servers: dict[int, set[int]] = {}
     for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
-        if is_sglang(procs.argv(pid)):
+        if is_sglang(procs.argv(pid)) and _same_files(pid):
             servers.setdefault(_launcher(pid), {pid}).add(pid)
     found = []
     for pid, own in sorted(servers.items()):
@@ -31,10 +35,34 @@ def strangers(root: str, alive: "Iterable[str]") -> "list[dict[str, Any]]":
     return found
 
 
-def below_or_above(paths: "Iterable[str]", root: str) -> bool:
-    """One of the absolute ``paths`` lies below ``root`` or has it below itself."""
-    both = [(os.path.realpath(path) + "/", root + "/") for path in paths if path.startswith("/")]
-    return any(one.startswith(other) or other.startswith(one) for one, other in both)
+def leads(words: "Iterable[str]", folders: "Iterable[str]", root: str) -> bool:
+    """One of the absolute ``words`` is ``root`` or lies below it, or one of ``folders`` does so or has it below itself.
+
+    A word may name what a dead disk holds, or ``/``: links in it are not followed, and what lies above says nothing.
+    """
+    named = [os.path.abspath(word) for word in words if word.startswith("/")]
+    meant = [os.path.realpath(folder) for folder in folders if folder.startswith("/")]
+    below = any(f"{one}/".startswith(f"{root}/") for one in (*named, *meant))
+    return below or any(f"{root}/".startswith(f"{one}/".replace("//", "/")) for one in meant)
+
+
+def imports(env: "Mapping[str, str]") -> "list[str]":
+    """The folders of PYTHONPATH."""
+    return [os.path.realpath(folder) for folder in env.get("PYTHONPATH", "").split(":") if folder.startswith("/")]
+
+
+def values(words: "Iterable[str]") -> "list[str]":
+    """What a command line may name files by."""
+    return [word.rpartition("=")[2] for word in words][1:]
+
+
+def _same_files(pid: int) -> bool:
+    """It sees the files that this process sees; supposed of one that cannot be asked; not so a container."""
+    spaces = set()
+    for who in ("self", pid):
+        with contextlib.suppress(OSError):
+            spaces.add(os.readlink(f"/proc/{who}/ns/mnt"))
+    return len(spaces) < 2
 
 
 def is_sglang(words: "list[str]") -> bool:
@@ -46,11 +74,14 @@ def is_sglang(words: "list[str]") -> bool:
 
 def _program(words: "list[str]") -> str:
     """The module or script that Python runs; empty: none."""
-    for i, word in enumerate(words):
+    left = iter(words)
+    for word in left:
         if not word.startswith("-"):
             return word
-        if word == "-m":
-            return "".join(words[i + 1 : i + 2])
+        if flag := _TAKES.match(word):
+            value = flag[2] or next(left, "")
+            if flag[1] in "mc":
+                return value if flag[1] == "m" else ""
     return ""
 
 
@@ -71,8 +102,7 @@ def _reads(pid: int, root: str) -> bool:
     """
     words, env = procs.argv(pid), procs.environment(pid)
     prefix = os.path.dirname(os.path.dirname(words[0]))
-    named = [prefix, env.get("VIRTUAL_ENV", ""), *env.get("PYTHONPATH", "").split(":")]
-    if below_or_above([*named, *(word.rpartition("=")[2] for word in words[1:])], root):
+    if leads([*imports(env), *values(words)], [prefix, env.get("VIRTUAL_ENV", "")], root):
         return True
     if prefix.startswith("/") and os.path.exists(f"{prefix}/pyvenv.cfg"):
         return False

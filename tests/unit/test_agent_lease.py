@@ -329,3 +329,14 @@ def wait_for(done: Callable[[], bool]) -> None:
     while not done():
         assert time.monotonic() < until, "it never came"
         time.sleep(0.01)
+
+
+def test_who_takes_his_own_expired_lock_again_lost_it_to_nobody(state_dir: str) -> None:
+    """Its own name would be told as that of the taker."""
+    with lock.held(asked(state_dir, "ann")):
+        pass
+    expire(state_dir)
+    with lock.held(asked(state_dir, "ann")):
+        pass
+
+    assert lock_verbs.show(asked(state_dir, "ann"))["taken"] == ""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hsops.agent import procs, strangers
 from hsops.agent.runs import _reads
 from hsops.agent.strangers import is_sglang
 from hsops.deploy.stale import judge
@@ -60,6 +62,9 @@ def test_after_a_revert_every_version_is_old() -> None:
         ({"site": "/w", "argv": ["python", "--model-path", "/v/site-packages/m"]}, True),
         ({"site": "/w", "argv": ["python", "--model-path=/v/site-packages/m"]}, True),
         ({"site": "/w", "argv": ["python", "v/site-packages"]}, False),
+        ({"site": "/w", "argv": ["python", "--file-storage-path", "/v"]}, False),
+        ({"site": "/w", "argv": ["python", "--download-dir=/"]}, False),
+        ({"site": "/w", "env": {"PYTHONPATH": "/v"}}, False),
         ({"site": "/w", "env": {"PYTHONPATH": "/x:/v/site-packages/mine"}}, True),
         ({"site": "/w", "env": {"PYTHONPATH": "", "HOME": "/v/site-packages"}}, False),
     ],
@@ -70,11 +75,12 @@ def test_a_server_reads_a_folder_that_it_names(spec: dict[str, Any], reads: bool
 
 
 def test_links_lead_to_the_same_folder(tmp_path: Path) -> None:
-    """A model folder is often one."""
+    """A model folder is often one; and a patch may be of a file deep in it."""
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
 
-    assert _reads({"site": "/w", "argv": [str(tmp_path / "link/m")]}, str(tmp_path / "real"))
+    assert _reads({"site": "/w", "model": str(tmp_path / "link/m")}, str(tmp_path / "real"))
+    assert _reads({"site": "/w", "model": str(tmp_path / "link")}, str(tmp_path / "real/code"))
 
 
 @pytest.mark.parametrize(
@@ -85,6 +91,12 @@ def test_links_lead_to_the_same_folder(tmp_path: Path) -> None:
         (["/v/bin/python3.12", "/v/bin/sglang", "serve"], True),
         (["python", "/src/sglang/python/sglang/launch_server.py"], True),
         (["sglang::scheduler_TP3"], True),
+        (["python", "-W", "ignore", "-m", "sglang.launch_server"], True),
+        (["python", "-Wignore", "-X", "faulthandler", "-m", "sglang.launch_server"], True),
+        (["python", "-Im", "sglang.launch_server"], True),
+        (["python", "-m", "tool", "-m", "sglang.launch_server"], False),
+        (["python", "-c", "pass", "-m", "sglang.launch_server"], False),
+        (["python", "-W", "sglang", "tool.py"], False),
         (["python", "-m", "sglang.bench_serving"], False),
         (["python", "-m", "pip", "install", "sglang"], False),
         (["python", "tool.py", "sglang"], False),
@@ -97,3 +109,24 @@ def test_links_lead_to_the_same_folder(tmp_path: Path) -> None:
 def test_what_is_an_sglang_server(words: list[str], server: bool) -> None:
     """By its command line."""
     assert is_sglang(words) is server
+
+
+@pytest.mark.parametrize("space,found", [("mnt:[1]", 1), ("mnt:[2]", 0), ("", 1)], ids=["ours", "another", "hidden"])
+def test_a_server_of_a_container_reads_its_own_files(
+    space: str, found: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its paths are the same words, and other files; of whom nobody may ask that is not supposed."""
+    me, words = os.getpid(), ["/usr/bin/python3", "-m", "sglang.launch_server", "--model-path", f"{tmp_path}/m"]
+
+    def link(path: str) -> str:
+        if not space and "self" not in path:
+            raise PermissionError(path)
+        return "mnt:[1]" if "self" in path else space
+
+    monkeypatch.setattr(os, "listdir", lambda _: [str(me)])
+    monkeypatch.setattr(os, "readlink", link)
+    monkeypatch.setattr(procs, "argv", lambda pid: words if pid == me else [""])
+    monkeypatch.setattr(procs, "run_of", lambda _: "")
+    monkeypatch.setattr(procs, "environment", lambda _: {})
+
+    assert [told["pid"] for told in strangers.strangers(str(tmp_path), ())] == [me] * found
