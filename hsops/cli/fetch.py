@@ -96,7 +96,7 @@ def pull(session: Session, server: str | None, options: Options) -> Outcome:
     host, name = _whose(session, server, options)
     wish, emit, agent = _wish(options, host), session.console.emit, session.agent(host)
     to = Path(options.to or f"hs/{name}").expanduser()
-    dumps = None if options.folder else _dumps(agent, host, session.server(name), options, emit)
+    dumps = None if options.folder else _dumps(agent, host, session.server(name), options, emit=emit, to=to)
     source = dumps or _folder(agent, to, options, emit)
     where = {"server": name, "host": host.name, "source": source.path, "to": str(to)}
     if options.dry_run:
@@ -118,14 +118,15 @@ def _whose(session: Session, server: str | None, options: Options) -> tuple[Host
     return hosts[0], ""
 
 
-def _dumps(agent: Agent, host: HostSpec, spec: ServerSpec, options: Options, emit: Emit) -> Dumps:
+def _dumps(agent: Agent, host: HostSpec, spec: ServerSpec, options: Options, *, emit: Emit, to: Path) -> Dumps:
     """Until the run that writes them ends, if it is alive, or the wanted count is there."""
     from hsops.fetch.dumps import Dumps, Until
     from hsops.remote.dumps import folder_of
     from hsops.remote.runs import alive_run
 
     run = alive_run(agent, spec.name) if options.follow else None
-    return Dumps(agent, folder_of(host, spec), emit, Until(run.pid if run else None, options.count))
+    until = Until(run.pid if run else None, options.count)
+    return Dumps(agent, folder_of(host, spec), emit, until, to=to)
 
 
 def _folder(agent: Agent, to: Path, options: Options, emit: Emit) -> TreeFolder:

@@ -72,7 +72,7 @@ def check_live(session: Session, server: str | None) -> Outcome:
     agent = session.agent(session.inventory.hosts[spec.host])
 
     def bring(source: str, to: Path) -> None:
-        fetch(agent, Dumps(agent, source, ignore), to, Wish(Streams(1, 1)), ignore)
+        fetch(agent, Dumps(agent, source, ignore, to=to), to, Wish(Streams(1, 1)), ignore)
 
     report = verify_live(agent, Job(spec.name, spec.model, spec.env), bring, session.console.emit)
     return render.outcome(report, server=spec.name, host=agent.host.name)

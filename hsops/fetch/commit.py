@@ -66,9 +66,12 @@ class Committer:
                 whole = [f for file, checked in batch if (f := file if checked else self._checked(file))]
                 files = [f for f in whole if self._may_replace(f)]
                 if files:
-                    self.folder.commit(files)
-                    self.whole += len(files)
-                    self.durable(files)
+                    misplaced = self.folder.commit(files)
+                    for file, error in misplaced.items():
+                        self.refused(file, _misplaced(file, error))
+                    placed = [f for f in files if f not in misplaced]
+                    self.whole += len(placed)
+                    self.durable(placed)
             except OSError as error:
                 self.fail(local_error(error, self.folder))
 
@@ -114,6 +117,11 @@ def only_copy(file: File) -> Trouble:
     """What is here was removed on the host, which has another file of that name now."""
     text = "the file here is the only copy of what --evict removed on the host, where another has its name now; move or"
     return Trouble(file.id, "only-copy", f"{text} rename the one here, then run it again")
+
+
+def _misplaced(file: File, error: OSError) -> Trouble:
+    place, why = error.filename2 or error.filename, error.strerror
+    return Trouble(file.id, "local", f"{place} is in its way here: {why}; move it away, then run it again")
 
 
 def local_error(error: OSError, folder: Folder) -> HsopsError:

@@ -16,7 +16,7 @@ from hsops.core.events import Emit, Note, ignore
 from hsops.fetch.folder import LOCAL, PIECES, stamp_from, stamp_of
 from hsops.fetch.plan import File, Held, Stamp
 from hsops.fetch.stream import Trouble
-from hsops.fetch.tree import LOSSES
+from hsops.fetch.tree import LOSSES, is_blind_to_case, refusals
 from hsops.remote.agent import Agent
 from hsops.remote.dumps import Listing, News, follow, list_samples
 
@@ -87,11 +87,15 @@ class Dumps:
         path: the folder there.
         emit: told of lines of the manifest that make no sense, and of a link that is lost while it is followed.
         until: what ends following it.
+        to: the local folder, whose file system may not tell upper from lower case.
     """
 
-    def __init__(self, agent: Agent, path: str, emit: Emit, until: Until | None = None) -> None:
+    def __init__(
+        self, agent: Agent, path: str, emit: Emit, until: Until | None = None, *, to: Path | None = None
+    ) -> None:
         self.path, self.layout, self.refused = path, DumpLayout(), tuple[Trouble, ...]()
         self._agent, self._emit, self._told, self._until = agent, emit, False, until or Until()
+        self._blind = to is not None and is_blind_to_case(to)
         self.listing: Listing | None = None
 
     def look(self) -> dict[str, File]:
@@ -102,7 +106,17 @@ class Dumps:
         """
         emit, self._told = (ignore if self._told else self._emit), True  # bad lines are told once
         self.listing = _listing(self._agent, self.path, emit, may_be_missing=self._until.waits)
-        return files_of(self.listing)
+        return self._wanted(files_of(self.listing))
+
+    def _wanted(self, files: dict[str, File]) -> dict[str, File]:
+        """Without those that would replace each other here."""
+        assert self.listing
+        if not self._blind:
+            return files
+        everything = files_of(self.listing)
+        bad = refusals(everything, blind=True)
+        self.refused = tuple(Trouble(everything[name].id, "name", why) for name, why in sorted(bad.items()))
+        return {name: file for name, file in files.items() if name not in bad}
 
     def follow(self, stop: threading.Event) -> Iterator[dict[str, File]]:
         """Dumps as the manifest gets them. A link that is lost is looked for again.
@@ -138,7 +152,7 @@ class Dumps:
         for sample, line in zip(news.samples, news.lines, strict=True):
             if latest(filter(None, (held.get(sample.id), sample)))[sample.id] is sample:
                 held[sample.id], lines[sample.id] = sample, line
-        return {s.file: file_of(s, lines[s.id]) for s in news.samples if held[s.id] is s and s.ok}
+        return self._wanted({s.file: file_of(s, lines[s.id]) for s in news.samples if held[s.id] is s and s.ok})
 
     def _is_complete(self) -> bool:
         assert self.listing

@@ -6,7 +6,7 @@ import datetime as dt
 import json
 import os
 import queue
-import time
+import threading
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
@@ -23,6 +23,9 @@ from hsops.remote.agent import Agent
 
 MOST = 256  # files in one request
 _PATIENCE = Deadline(idle=300.0, total=300.0)  # the host may have to read them
+_AGAIN = Deadline(idle=60.0, total=300.0)  # it has read them once, and has them in memory
+_PAUSES_S = (1.0, 2.0, 4.0, 8.0)  # after a loss
+_LAST_S = 3.0  # for a request that is under way when the fetch ends early
 
 
 class Evictor:
@@ -44,6 +47,7 @@ class Evictor:
         self.kept: dict[str, str] = {}  # by id: why not
         self._gone = self._read_ledger()
         self._queue: queue.SimpleQueue[Sequence[File] | None] = queue.SimpleQueue()
+        self._dropped = threading.Event()
         self._thread = Worker(self._run, "fetch-evict")
         self._thread.start()
 
@@ -66,14 +70,21 @@ class Evictor:
         self._thread.join()
         self._thread.check()
 
+    def drop(self) -> None:
+        """End now: what is queued stays on the host until a later run. A host that is silent is not waited for."""
+        self._dropped.set()
+        self._queue.put(None)
+        self._thread.join(_LAST_S)
+
     def _run(self) -> None:
         ended = False
-        while not ended:
+        while not ended and not self._dropped.is_set():
             files, ended = self._next()
             for start in range(0, len(files), MOST):
                 due = [f for f in files[start : start + MOST] if self._is_due(f)]
                 self._sync_names(due)
-                self._evict(due)
+                if not self._dropped.is_set():
+                    self._evict(due)
 
     def _sync_names(self, files: Sequence[File]) -> None:
         """Of the files, and of the folders that they are in."""
@@ -93,7 +104,7 @@ class Evictor:
         return files, True
 
     def _is_due(self, file: File) -> bool:
-        if self._gone.get(file.name) == file.version:
+        if self._gone.get(file.name) == file.version or self._dropped.is_set():
             return False
         if self._reads_right(file):
             return True
@@ -134,11 +145,14 @@ class Evictor:
         self._write("evicted", gone)
 
     def _ask(self, files: list[list[object]]) -> dict[str, dict[str, str]]:
-        for seconds in (1.0, 2.0, 4.0, 8.0):
+        patience = _PATIENCE
+        for seconds in _PAUSES_S:
             with suppress(RemoteError, UnreachableError):  # a host that is away for a moment, or answers late
-                return self._agent.call("dumps-evict", deadline=_PATIENCE, folder=self._source, files=files)
-            time.sleep(seconds)
-        return self._agent.call("dumps-evict", deadline=_PATIENCE, folder=self._source, files=files)
+                return self._agent.call("dumps-evict", deadline=patience, folder=self._source, files=files)
+            patience = _AGAIN
+            if self._dropped.wait(seconds):
+                return {"removed": {}, "kept": {}}
+        return self._agent.call("dumps-evict", deadline=patience, folder=self._source, files=files)
 
     def _keep(self, file: File, why: str) -> None:
         self.kept[file.id] = why
@@ -193,3 +207,6 @@ class NoEviction:
 
     def finish(self) -> None:
         """Nothing is left to do."""
+
+    def drop(self) -> None:
+        """Nor to be dropped."""

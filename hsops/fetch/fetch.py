@@ -118,8 +118,10 @@ def fetch(agent: Agent, source: Source, to: Path, wish: Wish, emit: Emit) -> Fet
         work = _Fetch(agent, source, folder, wish, emit)
         try:
             files = work.rounds(first)
-        finally:
             work.evictor.finish()
+        except BaseException:  # Ctrl-C, too
+            work.evictor.drop()
+            raise
     pulls, troubles = work.pulls, (*work.only_here.values(), *work.pulls[-1].troubles, *source.refused)
     missed = {t.id for t in troubles}
     return Fetched(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import json
 import os
 import stat
@@ -22,6 +23,7 @@ LEDGER = ".hsops-evicted.jsonl"  # beside the manifest: what was removed on a ho
 PIECES = ".pieces"  # beside a part file that comes in several: a line for each that is here
 _AT_ONCE = 8  # files from which on one sync of the file system costs less than one of each
 _MODE = 0o644
+_TAKEN = (errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENOTEMPTY, errno.EEXIST)  # one file's place, no other's
 _ESCAPED = "backslashreplace"  # half a character of a host's line, as JSON writes it
 
 
@@ -96,7 +98,7 @@ class Folder:
             held = {n: h for n in wanted if n in self._lines and (h := self.layout.parse(self._lines[n]))}
         files, parts = dict[str, Stamp](), dict[str, Part]()
         for file in wanted.values():
-            with suppress(FileNotFoundError):
+            with suppress(FileNotFoundError, NotADirectoryError):
                 if stat.S_ISREG(self.file(file).lstat().st_mode):
                     files[file.name] = stamp_of(self.file(file))
             with suppress(FileNotFoundError):
@@ -194,7 +196,7 @@ class Folder:
         temporary.replace(self._manifest)
         sync_folder(self._manifest.parent)
 
-    def commit(self, files: Sequence[File]) -> None:
+    def commit(self, files: Sequence[File]) -> dict[File, OSError]:
         """Make whole part files durable files, then the manifest's lines for them.
 
         The order is the promise: content, name, then the line. A kill in between leaves a file without a line, which
@@ -202,20 +204,37 @@ class Folder:
 
         Args:
             files: their part files were checked; each has its checksum.
+
+        Returns: those whose place a folder, a link, or a file where a folder is needed has; their part files stay.
+
+        Raises:
+            OSError: the folder cannot be written.
         """
         self._sync([self.part(file) for file in files])
-        folders = {self.path}
+        folders, misplaced = {self.path}, dict[File, OSError]()
         for file in files:
-            if "/" in file.name:
-                folder = self.file(file).parent
-                self._make_folder(folder)
-                folders.add(folder)
-            os.replace(self._root + file.part, self._root + file.name)  # noqa: PTH105 - see _root
+            try:
+                folders.add(self._place(file))
+            except OSError as error:  # noqa: PERF203 - a rename costs more
+                if error.errno not in _TAKEN:
+                    raise
+                misplaced[file] = error
         for folder in folders:
             sync_folder(folder)
-        self.adopt(files)
-        for part in self._in_pieces.intersection(file.part for file in files):
+        placed = [file for file in files if file not in misplaced]
+        self.adopt(placed)
+        for part in self._in_pieces.intersection(file.part for file in placed):
             self.drop(part)
+        return misplaced
+
+    def _place(self, file: File) -> Path:
+        """Give it its name; returns the folder that it is in now."""
+        folder = self.path
+        if "/" in file.name:
+            folder = self.file(file).parent
+            self._make_folder(folder)
+        os.replace(self._root + file.part, self._root + file.name)  # noqa: PTH105 - see _root
+        return folder
 
     def adopt(self, files: Sequence[File]) -> None:
         """Append manifest lines for files that are whole and in place."""

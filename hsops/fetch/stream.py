@@ -24,8 +24,8 @@ class Trouble:
 
     Args:
         id: the sample, or the file's name.
-        code: ``missing``, ``changed``, ``unreadable`` (as the agent said), ``checksum``, ``open``, ``name`` or
-            ``only-copy``.
+        code: ``missing``, ``changed``, ``unreadable`` (as the agent said), ``checksum``, ``open``, ``name``,
+            ``only-copy`` or ``local``: its place here is taken.
         message: one sentence.
     """
 

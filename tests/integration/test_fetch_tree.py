@@ -141,9 +141,11 @@ def test_nothing_is_written_through_a_link_of_the_local_folder(local: Place, tmp
     local.to.mkdir()
     (local.to / "sub").symlink_to(tmp_path / "elsewhere")
 
-    (error,) = local.fetch("--from", str(local.source), expect=1)["errors"]
+    (local.source / "b").write_text("y")
+    (trouble,) = fetch(local, expect=3)["troubles"]
 
-    assert "it is a link" in error["message"]
+    assert (trouble["id"], trouble["code"]) == ("sub/a", "local") and "it is a link" in trouble["message"]
+    assert (local.to / "b").read_text() == "y"
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 

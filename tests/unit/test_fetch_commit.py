@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,12 +18,13 @@ from hsops.fetch.tree import OURS, TreeLayout
 FILE = File("a", "a", 10, "v2", f"{OURS}/v2.part", "", json.dumps({"name": "a", "bytes": 10, "version": "v2"}))
 
 
-def commit(folder: Folder, file: File = FILE) -> list[tuple[File, Trouble]]:
+def commit(folder: Folder, *files: File) -> list[tuple[File, Trouble]]:
     """Returns what was refused."""
     refused = list[tuple[File, Trouble]]()
     committer = Committer(folder, "xxh3", pytest.fail, lambda f, t: refused.append((f, t)), lambda _: None)
     committer.start()
-    committer.put(file, checked=False)
+    for file in files or (FILE,):
+        committer.put(file, checked=False)
     committer.finish()
     committer.check()
     return refused
@@ -60,3 +62,27 @@ def test_the_only_copy_is_kept_to_the_last_moment(tmp_path: Path) -> None:
 
     assert trouble.code == "only-copy" and "rename" in trouble.message
     assert (tmp_path / "a").read_bytes() == b"old"
+
+
+@pytest.mark.parametrize("way", ["folder", "file", "link"])
+def test_a_place_that_is_taken_is_one_files_trouble(tmp_path: Path, way: str) -> None:
+    """The others of the commit come; what came of it is not sent again."""
+    bad = replace(FILE, name="x/a", id="x/a", part=f"{OURS}/bad.part")
+    to = tmp_path / "to"
+    with open_folder(to, TreeLayout()) as folder:
+        if way == "folder":
+            (to / "x/a").mkdir(parents=True)
+        elif way == "file":
+            (to / "x").write_text("mine")
+        else:
+            (to / "x").symlink_to(tmp_path)
+        for file in (bad, FILE):
+            folder.part(file).write_bytes(b"0123456789")
+            folder.keep(file, Kept(0, 10, "x"))
+
+        ((_, trouble),) = commit(folder, bad, FILE)
+        assert set(folder.read().held) == {"a"} and bad.part in folder.read().parts
+        assert folder.look({"x/a": bad}).files == {}
+
+    assert (trouble.id, trouble.code) == ("x/a", "local") and str(to / "x") in trouble.message
+    assert (to / "a").read_bytes() == b"0123456789"

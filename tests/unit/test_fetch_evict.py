@@ -6,6 +6,7 @@ import contextlib
 import json
 import mmap
 import os
+import threading
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ import pytest
 from hsops.agent import evict as agent_evict
 from hsops.agent.protocol import Refusal
 from hsops.core.checksum import checksum_of
+from hsops.core.deadline import Deadline
 from hsops.core.errors import AgentError, RemoteError, UnreachableError
 from hsops.core.events import ignore
 from hsops.fetch import evict as evict_
@@ -146,7 +148,7 @@ def test_a_link_that_is_lost_is_looked_for_again(tmp_path: Path, monkeypatch: py
         return answer(verb, **params)
 
     monkeypatch.setattr(host, "call", call)
-    monkeypatch.setattr(evict_, "time", SimpleNamespace(sleep=lambda _: None))
+    monkeypatch.setattr(evict_, "_PAUSES_S", (0.0,) * 4)
     with open_folder(tmp_path / "to", DumpLayout()) as folder:
         evictor = Evictor(host, "/dumps", folder, ignore)  # type: ignore[arg-type]
         evictor.put([file_of(sample, "{}")])
@@ -285,3 +287,53 @@ def test_what_the_host_was_freed_of_is_not_replaced(tmp_path: Path, answer: str)
             if answer == "changed":
                 break  # the plan has forgotten its line
             assert one.is_only_copy(replace(newer, checksum="xxh3:1")) and not one.is_only_copy(first)
+
+
+def test_a_fetch_that_ends_early_does_not_wait_for_a_silent_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is queued is dropped, and nothing is asked for a second time."""
+    sample, other = make(tmp_path, "a", [1, 2, 3]), make(tmp_path, "b", [1, 2, 3])
+    host, asked_, silent = Host(), threading.Event(), threading.Event()
+    patience = list[Deadline]()
+
+    def call(_verb: str, *, deadline: Deadline, **_: object) -> dict[str, Any]:
+        patience.append(deadline)
+        asked_.set()
+        assert silent.wait(60)
+        raise UnreachableError("silent")
+
+    monkeypatch.setattr(host, "call", call)
+    monkeypatch.setattr(evict_, "_LAST_S", 0.0)
+    with open_folder(tmp_path, DumpLayout()) as folder:
+        evictor = Evictor(host, "/dumps", folder, ignore)  # type: ignore[arg-type]
+        evictor.put([file_of(sample, "{}")])
+        assert asked_.wait(60)
+        evictor.put([file_of(other, "{}")])
+        evictor.drop()
+        silent.set()
+        evictor.finish()
+
+    assert (len(patience), evictor.files) == (1, 0)
+    assert "b.safetensors" not in folder.ledger.read_text()
+
+
+def test_a_request_that_is_repeated_is_waited_for_a_shorter_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host has read the files by then."""
+    sample, host, patience = make(tmp_path, "a", [1, 2, 3]), Host(), list[float]()
+
+    def call(_verb: str, *, deadline: Deadline, **_: object) -> dict[str, Any]:
+        patience.append(deadline.idle)
+        raise UnreachableError("silent")
+
+    monkeypatch.setattr(host, "call", call)
+    monkeypatch.setattr(evict_, "_PAUSES_S", (0.0,) * 4)
+    with open_folder(tmp_path, DumpLayout()) as folder:
+        evictor = Evictor(host, "/dumps", folder, ignore)  # type: ignore[arg-type]
+        evictor.put([file_of(sample, "{}")])
+        with pytest.raises(UnreachableError):
+            evictor.finish()
+
+    assert len(patience) == 5 and max(patience[1:]) < patience[0]

@@ -6,6 +6,7 @@ import json
 import os
 import string
 import threading
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,12 +17,14 @@ from hypothesis import strategies as st
 
 from hsops.agent import protocol, tree
 from hsops.core.errors import UnreachableError
+from hsops.core.events import ignore
 from hsops.fetch import dumps
 from hsops.fetch import tree as tree_
 from hsops.fetch.plan import File
 from hsops.fetch.stream import Trouble
 from hsops.fetch.tree import LOSSES, OURS, TreeFolder, TreeLayout, file_of, is_blind_to_case, refusals, shown
 from hsops.remote.tree import Entry
+from tests.samples import SAMPLE
 
 
 @pytest.mark.parametrize(
@@ -170,3 +173,15 @@ def test_a_link_that_is_lost_while_a_manifest_is_followed(monkeypatch: pytest.Mo
     with pytest.raises(UnreachableError):
         list(source.follow(Stop()))
     assert (len(told), len(looks)) == (LOSSES, LOSSES + 1)
+
+
+def test_dumps_whose_names_are_one_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both are refused, where one would replace the other."""
+    samples = {id_: replace(SAMPLE, id=id_) for id_ in ("A", "a", "b")}
+    listing = SimpleNamespace(samples=samples, lines=dict.fromkeys(samples, "{}"))
+    monkeypatch.setattr(dumps, "_listing", lambda *_, **__: listing)
+    for blind in (True, False):
+        monkeypatch.setattr(dumps, "is_blind_to_case", lambda _, blind=blind: blind)
+        source = dumps.Dumps(agent(), "/x", ignore, to=tmp_path)
+        wanted = {f.id for f in source.look().values()}
+        assert (wanted, [t.id for t in source.refused]) == (({"b"}, ["A", "a"]) if blind else ({"A", "a", "b"}, []))
