@@ -113,13 +113,18 @@ def age(lease: dict[str, Any]) -> float:
 def fresh(before: dict[str, Any] | None, asked: dict[str, Any]) -> dict[str, Any]:
     """The lease after ``before``, which this process works under; it remembers from whom it took the lock."""
     said = {name: asked[name] for name in ("token", "who", "pid", "command", "what", "reason")}
-    ttl = min(max(float(asked.get("ttl", TTL_S)), 0.5), 600.0)
+    ttl = ttl_of(asked)
     held = before or {"n": 0, "free": True}
     lost = held.get("lost", [])
     if not held.get("free") and held.get("token") != said["token"]:  # who takes his own again lost nothing
         lost = [*lost, [held.get("token"), f"{said['who']} took it with {said['command']!r}"]][-_KNOWN:]
     n = held["n"] + 1
     return {"n": n, **said, "ttl": ttl, "taken": time.time(), "free": False, "lost": lost, **now(), **worker()}
+
+
+def ttl_of(asked: dict[str, Any], name: str = "ttl") -> float:
+    """Seconds for which a lease is asked for, within reason."""
+    return min(max(float(asked.get(name, TTL_S)), 0.5), 600.0)
 
 
 def taker(lease: dict[str, Any] | None, token: str) -> str:

@@ -113,10 +113,10 @@ class Held:
                 self.renew(self.lease["ttl"] / 4)
                 emit("beat")
 
-    def leave(self, *, keep: bool) -> None:
-        """Give it back, or with ``keep`` to the next verb of the same command."""
+    def leave(self, *, keep: bool, ttl: float = 0.0) -> None:
+        """Give it back, or with ``keep`` to the next verb of the same command, which may take ``ttl`` s to arrive."""
         with contextlib.suppress(OSError):  # then it expires
-            self.renew(agent=None, free=not keep)
+            self.renew(agent=None, free=not keep, **({"ttl": ttl} if keep and ttl else {}))
 
 
 @contextlib.contextmanager
@@ -125,7 +125,8 @@ def held(params: dict[str, Any]) -> Iterator[Held]:
 
     ``params["lock"]``, all optional: ``token``, the command's own; ``who`` (user@host), ``pid``, ``command``, ``what``
     (it does now), ``reason`` (as its user says); ``wait``, seconds; ``ttl``, seconds; ``held``: an earlier verb of the
-    command kept it; ``keep`` it for the next one; ``force``: if somebody holds it, go on without it.
+    command kept it; ``keep`` it for the next one, ``keep_ttl`` s long; ``force``: if somebody holds it, go on
+    without it.
 
     Raises:
         Refusal: ``locked``, with ``detail.holder``: who has it (``leases.told``); ``lock-lost``: it was kept, and has
@@ -141,7 +142,7 @@ def held(params: dict[str, Any]) -> Iterator[Held]:
     except BaseException:
         mine.leave(keep=False)
         raise
-    mine.leave(keep=bool(said.get("keep")))
+    mine.leave(keep=bool(said.get("keep")), ttl=leases.ttl_of(said, "keep_ttl") if "keep_ttl" in said else 0.0)
 
 
 @contextlib.contextmanager
@@ -252,7 +253,7 @@ def _again(folder: str, asked: dict[str, Any]) -> Held:
     if lease is None or lease.get("token") != asked["token"] or leases.state_of(lease) != "held":
         raise _lost(folder, asked)
     mine = Held(folder, lease)
-    mine.renew(**leases.worker(), what=asked["what"])
+    mine.renew(**leases.worker(), what=asked["what"], ttl=leases.ttl_of(asked))
     mine.check()
     return mine
 

@@ -155,8 +155,8 @@ def _on_host(session: Session, wish: Wish, looked: rollout.Looked, rows: list[Ro
         done = list(rows)
         todo = [i for i, row in enumerate(rows) if row.plan.needed]
         with session.lock(rows[0].host) as lock:
-            for i in todo:
-                change = _change(lock, rows[i].plan, wish, keep=i != todo[-1], ours=ours)
+            for i, after in zip(todo, [*(rows[later].plan for later in todo[1:]), None], strict=True):
+                change = _change(lock, rows[i].plan, wish, after, ours=ours)
                 done[i] = replace(rows[i], done=change)
                 ours.update(map(rows[i].plan.seen.real, change.changed))
     except HsopsError as error:
@@ -193,12 +193,14 @@ def _by_host(session: Session, wish: Wish) -> bool:
     return not wish.server and bool(session.options.host or session.options.group)
 
 
-def _change(lock: Lock, plan: Plan, wish: Wish, *, keep: bool, ours: set[str]) -> Done:
+def _change(lock: Lock, plan: Plan, wish: Wish, after: Plan | None, *, ours: set[str]) -> Done:
+    """Carry it out; ``after``: the plan that comes next, for which the lock is kept."""
     from hsops.deploy import do
 
     if wish.revert:
-        return do.revert(lock, plan, force=wish.force, keep=keep, ours=ours)
-    return do.apply(lock, plan, keep=keep, exact=bool(wish.plan), ours=ours)
+        return do.revert(lock, plan, force=wish.force, keep=bool(after), ours=ours)
+    coming = do.size(after) if after else 0
+    return do.apply(lock, plan, keep=bool(after), coming=coming, exact=bool(wish.plan), ours=ours)
 
 
 def _nothing(rows: list[Row], wish: Wish) -> list[str]:

@@ -139,11 +139,18 @@ def look_hook(agent: Agent, patch: str, wanted: Sequence[str] = ()) -> Facts:
     return look(agent, patch, hook.PLACE, sorted({*recorded.files, *wanted}))
 
 
-def apply(lock: Lock, plan: Plan, *, keep: bool = False, exact: bool = False, ours: Iterable[str] = ()) -> Done:
+def size(plan: Plan) -> int:
+    """Bytes of the request that carries a plan out, about."""
+    return sum(len(data) * 4 // 3 for edit in plan.edits for data in (edit.content, edit.original) if data)
+
+
+def apply(
+    lock: Lock, plan: Plan, *, keep: bool = False, coming: int = 0, exact: bool = False, ours: Iterable[str] = ()
+) -> Done:
     """Carry out a plan: all of it or nothing.
 
     Args:
-        lock: of the host; ``keep`` it for the command's next change there.
+        lock: of the host; ``keep`` it for the command's next change there, whose ``size`` is ``coming``.
         exact: refuse also when somebody did the same since the plan was made.
         ours: the files (``Seen.real``) that this command changed meanwhile itself: of them the plan may have seen older
             ones.
@@ -168,6 +175,7 @@ def apply(lock: Lock, plan: Plan, *, keep: bool = False, exact: bool = False, ou
         "patch-apply",
         f"{plan.patch} {plan.identity}",
         keep=keep,
+        coming=coming,
         place=plan.place,
         patch=plan.patch,
         identity=plan.identity,

@@ -14,6 +14,8 @@ from hsops.remote.agent import Agent
 from hsops.remote.me import myself
 
 TTL_S = 30.0
+SLOWEST = 128 << 10
+"""Bytes per second of a line on which a request may take longer than a lock that nobody renews meanwhile would live."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,7 @@ class Lock:
         *,
         what: str,
         keep: bool = False,
+        coming: int = 0,
         beside: bool = False,
         deadline: Deadline = Deadline(),
         **params: Any,
@@ -79,6 +82,7 @@ class Lock:
         Args:
             what: it does.
             keep: the lock, for the command's next verb.
+            coming: bytes of that one's request: nobody renews the lock while it travels.
             beside: go on beside another holder.
             deadline: without the wait for the lock.
 
@@ -87,6 +91,8 @@ class Lock:
         """
         said = {**self._said, "what": what, "keep": keep, "force": beside, "held": self._kept}
         deadline = patient(deadline, self.agent)
+        if coming:
+            said["keep_ttl"] = said["ttl"] + coming / SLOWEST
         self._kept = False  # an error gives it back
         try:
             result = self.agent.call(verb, deadline=deadline, lock=said, **params)

@@ -70,7 +70,7 @@ def stop_orphan(
         LockedError: somebody else holds the lock.
     """
     what, deadline = f"orphan {orphan.pid}", stop_deadline(grace, gpu_s)
-    asked = {"pid": orphan.pid, "start": orphan.start, "grace": grace, "gpu_s": gpu_s}
+    asked: dict[str, Any] = {"pid": orphan.pid, "start": orphan.start, "grace": grace, "gpu_s": gpu_s}
     try:
         found = lock.call("orphan-stop", what=what, keep=keep, beside=force, deadline=deadline, **asked)
     except UnreachableError as error:

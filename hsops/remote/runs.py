@@ -121,7 +121,8 @@ def stop_server(
 def _stop(
     lock: Lock, what: str, grace: float, gpu_s: float, *, keep: bool = False, beside: bool, **which: str
 ) -> tuple[Stopped, ...]:
-    deadline, asked = stop_deadline(grace, gpu_s), {"grace": grace, "gpu_s": gpu_s, **which}
+    deadline = stop_deadline(grace, gpu_s)
+    asked: dict[str, Any] = {"grace": grace, "gpu_s": gpu_s, **which}
     try:
         found = lock.call("run-stop", what=what, keep=keep, beside=beside, deadline=deadline, **asked)
     except UnreachableError as error:

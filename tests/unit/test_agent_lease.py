@@ -340,3 +340,28 @@ def test_who_takes_his_own_expired_lock_again_lost_it_to_nobody(state_dir: str) 
         pass
 
     assert lock_verbs.show(asked(state_dir, "ann"))["taken"] == ""
+
+
+def test_a_kept_lock_lives_until_the_next_request_may_have_come(state_dir: str) -> None:
+    """A large one on a slow line; at work it lives as long as ever."""
+    wanted = asked(state_dir, "ann")
+    wanted["lock"] |= {"keep": True, "keep_ttl": 380.0}
+
+    with lock.held(wanted):
+        pass
+    _, kept = leases.current(leases.folder_of(state_dir))
+    with lock.held({**wanted, "lock": {**wanted["lock"], "held": True}}) as again:
+        pass
+
+    assert kept and kept["ttl"] == 380.0 and not kept["free"]
+    assert again.lease and again.lease["n"] == kept["n"]
+
+
+def test_at_work_a_kept_lock_lives_as_long_as_any(state_dir: str) -> None:
+    """What it waited for has come."""
+    wanted = asked(state_dir, "ann")
+    with lock.held({**wanted, "lock": {**wanted["lock"], "keep": True, "keep_ttl": 380.0}}):
+        pass
+
+    with lock.held({**wanted, "lock": {**wanted["lock"], "held": True}}) as again:
+        assert again.lease and again.lease["ttl"] == leases.TTL_S

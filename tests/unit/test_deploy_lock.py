@@ -13,8 +13,8 @@ from hsops.core.errors import AgentError
 from hsops.core.patches import ScriptPatch
 from hsops.deploy import do
 from hsops.deploy.parts import read
-from hsops.deploy.planned import Plan
-from hsops.remote.lock import Lock, explained
+from hsops.deploy.planned import Edit, Plan
+from hsops.remote.lock import SLOWEST, TTL_S, Lock, explained
 
 
 @dataclass
@@ -68,3 +68,17 @@ def test_a_process_that_cannot_be_ended_has_a_way_out(more: str) -> None:
     told = explained(AgentError("its process 7 on the host cannot be ended", code="not-ended"), more)
 
     assert "outlives SIGKILL" in told.why and "wchan" in told.fix and told.fix.endswith(more)
+
+
+def test_the_lock_is_kept_for_as_long_as_the_next_patch_may_travel() -> None:
+    """Of 24 MiB, with an original of as much, on a line of a megabit a second."""
+    data = b"x" * (24 << 20)
+    large = Plan("b", "1", {}, "absent", "", "0.5.9", (), (Edit("m.py", data, None, data),))
+    agent = Asked(0.0)
+    lock = Lock(agent, "hsops deploy")  # type: ignore[arg-type]
+
+    do.apply(lock, large, keep=True, coming=do.size(large))
+    do.apply(lock, large)
+
+    kept, last = (params["lock"] for _, params in agent.calls)
+    assert kept["keep_ttl"] >= TTL_S + (48 << 20) / SLOWEST and "keep_ttl" not in last
