@@ -122,7 +122,7 @@ class Trial:
 
         strace counts calls by name. A run that lists the processes of a busy machine makes more or fewer than the
         recorded one, and one that takes its time tells so from a thread, counted for itself: where another call was
-        met, it is tried again, with the count of that run.
+        met, it is tried again, with the count of that run, or of one without a fault where that run ended too early.
         """
         log, nth, killing = self.ground.folder / "trace", point.nth, fault == "signal=KILL"
         for _ in range(TRIES):
@@ -132,7 +132,11 @@ class Trial:
             killed = reply.exit in (-signal.SIGKILL, 128 + signal.SIGKILL)
             if met and (killed if killing else met[0].injected):
                 return reply
-            nth = next((call.nth for call in found if call.what == point.what), nth)
+            counted = [call.nth for call in found if call.what == point.what]
+            if not counted:
+                run(*strace(log))
+                counted = [call.nth for call in calls(log) if call.what == point.what]
+            nth = counted[0] if counted else nth
         raise AssertionError(f"{fault} did not meet {point} in {TRIES} runs; the last one: {reply}")
 
     def fail_at(self, point: Call, error: str) -> None:

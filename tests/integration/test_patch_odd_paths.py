@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hsops.agent import patch
-from hsops.agent.patch_site import Site
+from hsops.agent.patch_site import LARGEST, Site
 from hsops.agent.patch_store import Store
 from hsops.agent.protocol import Refusal
 from tests.faults.ground import edit, tree
@@ -99,7 +99,7 @@ def test_a_folder_that_became_a_file_meanwhile_does_not_keep_a_journal_for_ever(
 def test_files_too_large_to_travel_are_refused_before_they_are_read(root: Path) -> None:
     """A model's weights, say: a sparse file costs the test nothing."""
     with open(root / "huge", "wb") as file:
-        file.truncate(patch._LARGEST)
+        file.truncate(LARGEST)
     asked = {**params(root), "patches": ["p"], "known": []}
 
     with pytest.raises(Refusal, match="huge has 128 MiB") as caught:
