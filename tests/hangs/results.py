@@ -30,7 +30,8 @@ in an operation that no peer joins, `trickle` reads slowly all the time, which i
 py-spy nor strace work, the ranks write their stacks themselves.
 
 Every two seconds somebody looks, until the verdict is neither "on its way" nor `unknown`: that one stands here. On the
-way up it comes when the log has been silent for twice what a good run took for the step, 20 s at least. It is right
+way up it comes when the log has been silent for twice what a good run took for the step, 20 s at least. A batch of a
+server that serves is given 20 s without a sign of work too; `forward` with less was seen before that rule. It is right
 when its class is one that fits the state and it names the rank, where one is to blame. *after* is the time from when
 the state was there until the verdict, *took* the last look's on the host, in seconds; *load* the machine's load then,
 on {cores} cores that the ranks share.
