@@ -18,7 +18,7 @@ from hsops.core.prompts import Prompt, shorten
 from hsops.core.runs import Run
 from hsops.core.worker import Worker
 from hsops.extract.drive import Drive, Failure
-from hsops.extract.ledger import Ledger
+from hsops.extract.ledger import PATIENCE_S, Ledger
 from hsops.extract.plan import Capture, Plan, plan, row_size
 from hsops.extract.settle import Limits, limits_of, settle
 from hsops.remote.agent import Agent
@@ -41,6 +41,7 @@ class Job:
         prompts: of it, in order.
         capture: what a dump must hold.
         concurrency: prompts under way at once.
+        patience: seconds that the host's file system may stay full.
     """
 
     server: str
@@ -49,6 +50,7 @@ class Job:
     prompts: tuple[Prompt, ...]
     capture: Capture
     concurrency: int
+    patience: float = PATIENCE_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +129,8 @@ def plan_of(job: Job, listing: Listing) -> Plan:
 
 def _drive(agent: Agent, job: Job, listing: Listing, run: Run, *, server: Server, emit: Emit) -> Drive:
     todo = plan_of(job, listing).todo
-    ledger = Ledger(job.capture, listing.samples.values(), free=listing.free, total=listing.total)
+    space = {"free": listing.free, "total": listing.total}
+    ledger = Ledger(job.capture, listing.samples.values(), **space, patience=job.patience)
     _warn_of_space(job, listing, todo, emit, agent.host.name)
     drive = Drive(server, ledger, todo, lambda error: _examine(agent, run, server, error))
     meter, before = Meter("extract", "samples", len(job.prompts)), len(job.prompts) - len(todo)
@@ -236,12 +239,14 @@ def _warn_of_space(job: Job, listing: Listing, todo: tuple[Prompt, ...], emit: E
     size = row_size(listing.samples.values())
     need = sum(size.sample_bytes(p.count, job.capture) for p in todo) if size else 0
     if need > listing.free:
-        message = f"{need:,} bytes are to come, {job.folder} has {listing.free:,} free: it will stop when that is full"
+        message = f"{need:,} bytes are to come, {job.folder} has {listing.free:,} free: it waits when that is full, "
+        message += "until hsops fetch --follow --evict makes room"
         emit(Note(message, host, "warn"))
 
 
 def _detail(drive: Drive) -> str:
-    return f"{sum(s.tokens for s in list(drive.samples)):,} tokens · {len(drive.failures)} failed"
+    short = " · no room on the host: waiting for a fetch --evict" if drive.ledger.is_short else ""
+    return f"{sum(s.tokens for s in list(drive.samples)):,} tokens · {len(drive.failures)} failed{short}"
 
 
 def _add(why: str, more: str) -> str:

@@ -13,6 +13,7 @@ from hsops.remote.dumps import News
 
 LEAST_FREE_SHARE = 0.02  # of the file system stays free: a full /dev/shm takes the server down with it
 MOST_KEPT_FREE = 1 << 30
+PATIENCE_S = 300.0  # while a fetch brings one large dump over a slow line it frees nothing
 
 
 class Ledger:
@@ -22,13 +23,18 @@ class Ledger:
         capture: what a dump holds.
         samples: the manifest so far; tells how large rows are.
         free, total: bytes of the dump file system.
+        patience: seconds that it may stay full; they begin anew whenever more of it is free than before.
     """
 
-    def __init__(self, capture: Capture, samples: Iterable[Sample], *, free: int, total: int) -> None:
+    def __init__(
+        self, capture: Capture, samples: Iterable[Sample], *, free: int, total: int, patience: float = PATIENCE_S
+    ) -> None:
         self.capture = capture
         self.error: HsopsError | None = None
         self._size: RowSize | None = row_size(samples)
         self._free, self._total = free, total
+        self._patience, self._waiting = patience, 0
+        self._moved()
         self._reserved: dict[str, int] = {}
         self._lines: dict[str, tuple[int, Sample]] = {}  # id -> how many lines came for it, the last of them
         self._changed = threading.Condition()
@@ -42,6 +48,8 @@ class Ledger:
             self._size = row_size(news.samples) or self._size
             if news.space:
                 self._free, self._total = news.space
+                if self._free > self._most_free:
+                    self._moved()
             self._changed.notify_all()
 
     def fail(self, error: HsopsError) -> None:
@@ -78,25 +86,31 @@ class Ledger:
         """Wait until the sample's dump has room; without any dump yet, let one pass and learn from it.
 
         Raises:
-            SpaceError: it does not fit although nothing else is under way.
+            SpaceError: nothing is under way, and nobody makes room.
             HsopsError: everything was ended.
         """
         with self._changed:
-            self._until(lambda: self._fits(tokens) or not self._reserved, None)
-            if not self._fits(tokens) and self._size is not None:
-                need = self._size.sample_bytes(tokens, self.capture)
-                raise SpaceError(
-                    f"the dump file system is full: {self._free:,} bytes free, {need:,} needed for the next sample",
-                    why=f"{self._kept_free():,} bytes are kept free for the server's sake",
-                    fix="hsops fetch, remove the dumps that are home, then extract again: it continues",
-                )
+            while not self._fits(tokens) and (self._size or self._reserved):
+                if self.error is not None:
+                    raise self.error
+                left = None if self._reserved or not self._size else self._patience_left(self._size, tokens)
+                self._waiting += 1
+                self._changed.wait(left)
+                self._waiting -= 1
             self._reserved[id_] = self._size.sample_bytes(tokens, self.capture) if self._size else self._free
+            self._moved()
+
+    @property
+    def is_short(self) -> bool:
+        """Nothing is under way because nothing fits: somebody has to make room."""
+        return self._waiting > 0 and not self._reserved
 
     def leave(self, id_: str, written: int) -> None:
         """The sample is settled; what it wrote counts as gone until the host tells its free bytes again."""
         with self._changed:
             self._reserved.pop(id_, None)
             self._free -= written
+            self._moved()
             self._changed.notify_all()
 
     def _fits(self, tokens: int) -> bool:
@@ -104,6 +118,25 @@ class Ledger:
             return False
         room = self._free - sum(self._reserved.values()) - self._kept_free()
         return self._size.sample_bytes(tokens, self.capture) <= room
+
+    def _moved(self) -> None:
+        self._moved_at, self._most_free = time.monotonic(), self._free
+
+    def _patience_left(self, size: RowSize, tokens: int) -> float:
+        """Seconds.
+
+        Raises:
+            SpaceError: none, or no patience would help.
+        """
+        need, left = size.sample_bytes(tokens, self.capture), self._moved_at + self._patience - time.monotonic()
+        if left > 0 and need <= self._total - self._kept_free():
+            return left
+        waited = f", and nobody made room in {self._patience:.0f} s" if left <= 0 else ""
+        raise SpaceError(
+            f"the dump file system is full: {self._free:,} bytes free, {need:,} needed for the next sample{waited}",
+            why=f"{self._kept_free():,} bytes are kept free for the server's sake",
+            fix="hsops fetch --follow --evict beside it makes room; extract again: it continues",
+        )
 
     def _kept_free(self) -> int:
         return min(int(self._total * LEAST_FREE_SHARE), MOST_KEPT_FREE)

@@ -244,22 +244,24 @@ def rank(running: Running) -> int:
     return next(p.pid for p in named if p.pid in ranks and "scheduler_TP1" in " ".join(p.info["cmdline"] or ()))
 
 
-def test_a_full_dump_file_system_stops_before_it_is_full(running: Running) -> None:
-    """Admitted by free bytes: exit 1 with both figures, no sample failed; with room again the rest comes."""
+def test_a_full_dump_file_system_is_waited_for_before_it_is_full(running: Running) -> None:
+    """Admitted by free bytes: it ends (exit 1) when nobody makes room, and continues beside a fetch that evicts."""
     if running.sglang != "0.5.9":
         pytest.skip("hsops decides this before any SGLang is asked: one release will do")
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "hsops-test", str(running.dumps)], check=True)
     try:
-        prompts = str(running.prompts("full", 20, tokens=(100, 101)))
+        prompts = str(running.prompts("full", 40, tokens=(100, 101)))
 
-        (error,) = running.do("extract", prompts, expect=1)["errors"]
+        (error,) = running.do("extract", prompts, "--room-wait", "1", expect=1)["errors"]
 
         assert error["type"] == "SpaceError"
-        lines = running.lines("full")
-        assert {line["status"] for line in lines} == {"ok"}
-        assert 5 <= len(lines) < 20
-        subprocess.run(["mount", "-o", "remount,size=16m", str(running.dumps)], check=True)
-        assert running.do("extract", prompts)["data"]["samples"] == 20
+        assert {line["status"] for line in running.lines("full")} == {"ok"}
+        assert 5 <= len(running.lines("full")) < 20
+        extract = running.start("extract", prompts)
+        running.do("fetch", "--to", str(running.folder / "full"), "--follow", "--evict", "--count", "40")
+        assert ended(extract, 0)["data"]["samples"] == 40
+        assert list(running.dumps.glob("*.safetensors")) == []
+        assert len(list((running.folder / "full").glob("*.safetensors"))) == 40
     finally:
         subprocess.run(["umount", "--lazy", str(running.dumps)], check=True)  # the ranks have its manifest open
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import replace
 
 import pytest
@@ -15,6 +16,7 @@ from hsops.extract.ledger import Ledger
 from hsops.extract.plan import HEADER_BYTES, Capture, RowSize, capture_of, plan, row_size
 from hsops.extract.settle import limits_of, refused
 from hsops.remote.dumps import News
+from tests.running import wait_for
 from tests.samples import SAMPLE as BASE
 
 WANTED = Capture((1, 3), "pre-norm")
@@ -93,9 +95,9 @@ def test_prompts_that_the_server_cannot_take(tokens: int | None, vocabulary: int
     assert found == ([f"p:4:1: {message}"] if message else [])
 
 
-def ledger(*samples: Sample, free: int = 1 << 30, total: int = 1 << 30) -> Ledger:
+def ledger(*samples: Sample, free: int = 1 << 30, total: int = 1 << 30, patience: float = 60.0) -> Ledger:
     """A ledger that knows ``samples``."""
-    return Ledger(WANTED, samples, free=free, total=total)
+    return Ledger(WANTED, samples, free=free, total=total, patience=patience)
 
 
 def in_thread(work: object) -> threading.Thread:
@@ -147,10 +149,56 @@ def test_room_is_reserved_and_given_back() -> None:
     thread.join(5)
 
 
-def test_a_full_file_system_ends_it_with_a_reason() -> None:
-    """When nothing is under way, waiting would be for ever."""
-    with pytest.raises(SpaceError, match="2,000 bytes free"):
-        ledger(SAMPLE, free=2000, total=10_000).admit("a", 3)
+def test_a_file_system_that_stays_full_ends_it_with_a_reason() -> None:
+    """When nothing is under way and nobody makes room, waiting would be for ever."""
+    with pytest.raises(SpaceError, match=r"2,000 bytes free.*nobody made room in 0 s"):
+        ledger(SAMPLE, free=2000, total=10_000, patience=0.02).admit("a", 3)
+
+
+def test_a_sample_larger_than_the_file_system_is_not_waited_for() -> None:
+    """No eviction will ever make room for it."""
+    with pytest.raises(SpaceError, match=r"1,000 bytes free, \d+,\d+ needed for the next sample$"):
+        ledger(SAMPLE, free=1000, total=1000).admit("a", 30)
+
+
+def test_a_full_file_system_is_waited_for_while_somebody_makes_room() -> None:
+    """Patience counts from the last byte that became free, not from the start; then the sample passes."""
+    need = RowSize(64, 2).sample_bytes(3, WANTED)
+    held = ledger(SAMPLE, free=0, total=10_000, patience=1.0)
+    passed, started = threading.Event(), time.monotonic()
+    thread = in_thread(lambda: (held.admit("a", 3), passed.set()))
+    wait_for(lambda: held.is_short, "it waits for room")
+
+    free = 0
+    while time.monotonic() - started < 2.0:  # longer than the patience
+        free += 1
+        held.apply(News(space=(free, 10_000)))
+        assert not passed.wait(0.01)
+    held.apply(News(space=(need + 200, 10_000)))
+
+    assert passed.wait(5)
+    assert not held.is_short
+    thread.join(5)
+
+
+def test_free_bytes_that_come_and_go_are_no_room_being_made() -> None:
+    """Another program's files on the same disk: only more than was ever free counts."""
+    held = ledger(SAMPLE, free=1000, total=10_000, patience=0.5)
+    ended = threading.Event()
+
+    def admit() -> None:
+        with pytest.raises(SpaceError):
+            held.admit("a", 3)
+        ended.set()
+
+    thread = in_thread(admit)
+    deadline = time.monotonic() + 30
+    while not ended.wait(0.01) and time.monotonic() < deadline:
+        for free in (900, 1000):
+            held.apply(News(space=(free, 10_000)))
+
+    assert ended.is_set()
+    thread.join(5)
 
 
 def test_a_fatal_error_wakes_everybody() -> None:
