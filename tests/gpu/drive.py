@@ -71,6 +71,11 @@ def run(port: int, folder: Path, mode: str, asked: Sequence[list[int]], name: Ca
     )
 
 
+def post(port: int, body: dict[str, Any]) -> None:
+    """One request to /generate; its answer does not matter."""
+    _post(port, json.dumps(body).encode())
+
+
 def _body(ids: list[int], rid: str) -> bytes:
     sampling = {"temperature": 0, "max_new_tokens": 1, "ignore_eos": True}
     return json.dumps({"input_ids": ids, "rid": rid, "sampling_params": sampling}).encode()

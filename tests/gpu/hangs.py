@@ -1,7 +1,8 @@
 """Real servers on GPUs that hang and die in known ways: what does ``hsops diagnose`` say, and when?
 
-Run through ``tests/gpu/run.sh hangs``; on one GPU, without what takes two ranks. Writes ``hangs.json`` and the evidence
-of every verdict (``evidence.tar``) into the folder given. A state is looked at again and again until something is said.
+Run through ``tests/gpu/run.sh hangs FOLDER [SERVER...]``; on one GPU, without what takes two ranks. Writes
+``hangs.json`` and the evidence of every verdict (``evidence.tar.xz``) into the folder given. A state is looked at again
+and again until something is said. It ends after ``HSOPS_GPU_SECONDS`` (400), with what is known then.
 """
 
 from __future__ import annotations
@@ -24,14 +25,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.gpu import deeds, drive, machine
+from hsops.diagnose.taxonomy import MOVING
+from tests.gpu import deeds, drive, machine, rehearsal, steps
 from tests.gpu.models import deepseek
 from tests.hangs import control
-from tests.hangs.cases import EVERY, FINE, LOOP, MISMATCH, SPINS, Case
+from tests.hangs.cases import EVERY, LOOP, MISMATCH, SPINS, Case
 
-CONFIG = deepseek(4, heads=16, width=512, dense=4096, vocabulary=8192)
+CONFIG = rehearsal.config() if machine.LAB else deepseek(4, heads=16, width=512, dense=4096, vocabulary=8192)
 MEMORY = ("cuda-oom-kv", "cuda-oom-weights", "cuda-oom-graph-capture")
 REACHED_S, SAID_S, AGAIN_S = 150.0, 100.0, 2.0
+SECONDS = float(os.environ.get(steps.SECONDS, "400"))  # for all of it
+ALONE_S = 85.0  # of that, for the server that takes all memory, after the others
+WELL = 8  # looks at a server that is well, idle and loaded each
+LENGTHS = (100, 200, 400) if machine.LAB else (300, 2000, 8000)  # tokens of prompts that are a load
+BEGAN = time.monotonic()
+LOADED = "loaded"  # tag of a case: requests are under way
 EVIDENCE = machine.HOME / "evidence"
 
 
@@ -44,22 +52,24 @@ def cases_of(gpus: int) -> dict[str, tuple[int, tuple[Case, ...]]]:
     stuck = (*EVERY, *LOOP) if alone else LOOP
     up = (
         *peers,
-        Case("SIGSTOP", "kv-cache", last, ("rank-stopped",), last),
+        *(Case("SIGSTOP", place, last, ("rank-stopped",), last) for place in ("weights", "kv-cache")),
         Case("spin", "warm-up", last, SPINS, named),
         Case("SIGKILL", "serving", last, ("rank-killed",), last, ends=True),
     )
     serving = (
-        Case("SIGSTOP", "serving", last, ("rank-stopped",), last),
+        *(Case("SIGSTOP", "serving", last, ("rank-stopped",), last, tag=tag) for tag in ("", LOADED)),
         Case("spin", "forward", last, stuck, named),
-        Case("kernel", "forward", last, stuck, named),
+        *([] if machine.LAB else [Case("kernel", "forward", last, stuck, named)]),
         *mismatch,
     )
     return {
         "up": (tp, up),
         "serving": (tp, serving),
+        "good": (tp, ()),
         "killed": (tp, (Case("SIGKILL", "kv-cache", last, ("rank-killed",), last, ends=True),)),
         "port": (1, (Case("port", "kv-cache", 0, ("port-in-use",), ends=True),)),
         "path": (1, (Case("path", "start", 0, ("model-path-missing",), ends=True),)),
+        "low": (1, (Case("little-memory", "start", 0, MEMORY, ends=True),)),
         "memory": (1, (Case("memory", "start", 0, MEMORY, ends=True),)),
     }
 
@@ -71,9 +81,11 @@ class Subject:
         self.name, self.tp, self.cases = name, tp, cases
         self.orders = machine.HOME / "orders" / name
         env = {k: v for k, v in os.environ.items() if k.startswith(("NCCL_", "TORCH_SYMM_MEM_", "NVSHMEM_"))}
+        self.until_s = SECONDS - (0.0 if name == "memory" else ALONE_S)
         env[control.VARIABLE] = str(self.orders)
         self.server = machine.Server(name, CONFIG, tp=tp, args=args, env=env)
         self.told: list[dict[str, Any]] = []
+        self.looks = 0  # at it when it was well
 
     def story(self) -> None:
         """All of its states; whatever breaks is told and costs this server's only."""
@@ -85,7 +97,7 @@ class Subject:
         finally:
             for path in self.orders.iterdir():
                 path.unlink(missing_ok=True)
-            stopped = machine.hsops("stop", self.name, ok=(0, 1, 3))["data"]["stopped"]
+            stopped = machine.hsops("stop", self.name, ok=(0, 1, 3, 7))["data"].get("stopped", [])
             self.told.append({"case": "stop", "right": True, "proof": [one["proof"] for one in stopped]})
 
     def _story(self) -> None:
@@ -94,13 +106,14 @@ class Subject:
             held = case.deed.startswith("SIG") or case.deed == "port"
             self.order(case.at, case.who, "lock" if held else case.deed)
         began = time.monotonic()
-        words = (
-            ("launch", self.name) if up or self.cases[0].place == "start" else ("launch", self.name, "--wait-healthy")
-        )
+        watched = bool(self.cases) and not up and self.cases[0].place != "start"
+        words = ("launch", self.name, "--wait-healthy") if watched else ("launch", self.name)
         launched = machine.hsops(*words, ok=(0, 1, 3, 4, 5, 6, 7))
         self.told.append({"case": "launch", "right": True, "s": _since(began), "errors": launched["errors"]})
         if self.name == "path":  # hsops refuses to launch what is not there
             shutil.rmtree(machine.HOME / "models" / self.name)
+        if not self.cases:
+            self.followed()
         for case in self.cases:
             with self.state(case):
                 self.judge(case)
@@ -118,6 +131,8 @@ class Subject:
                 self.until(lambda: self.inside(case), case.id)
             elif case.place == "serving":
                 self.until(self.answers, "healthy")
+                if case.tag == LOADED:
+                    stack.enter_context(self.load())
             elif case.place != "start":
                 self.until(lambda: self.inside(case), case.id)
             if case.deed == "port":
@@ -137,26 +152,40 @@ class Subject:
         while True:
             seen = self.look("--save", str(keep))
             looks += 1
-            if seen["class"] not in (*FINE, "unknown") or time.monotonic() - began > SAID_S:
+            if seen["class"] not in (*MOVING, "unknown") or time.monotonic() - began > min(SAID_S, self.left):
                 break
             time.sleep(AGAIN_S)
         right = seen["class"] in case.classes and seen["rank"] == case.rank
         wanted = f"{' or '.join(case.classes)}{'' if case.rank is None else f' of TP{case.rank}'}"
         self.tell({"case": case.id, "right": right, "wanted": wanted, "after_s": _since(began), "looks": looks, **seen})
 
+    def followed(self) -> None:
+        """A server that nothing is done to: looked at all the way up, then idle and loaded by turns."""
+        began = time.monotonic()
+        while not self.answers():
+            self.well("starting")
+            if time.monotonic() - began > min(REACHED_S, self.left):
+                raise TimeoutError(f"{self.name}: not healthy after {time.monotonic() - began:.0f} s")
+            time.sleep(AGAIN_S)
+        self.tell({"case": "healthy", "right": True, "after_s": _since(began)})
+        for _ in range(WELL):
+            if self.left > 0:
+                self.fine("idle")
+
     def fine(self, how: str) -> None:
         """It is well again; a look at it while it is idle or loaded must not say otherwise."""
         if not how:
             return
         self.until(self.answers, "healthy")
-        for state in ("idle", "loaded"):
-            over = threading.Event()
-            if state == "loaded":
-                threading.Thread(target=self._load, args=(over,), daemon=True).start()
-                time.sleep(2)
-            seen = self.look()
-            over.set()
-            self.tell({"case": state, "right": seen["class"] in FINE, "wanted": "well", **seen})
+        self.well("idle")
+        with self.load():
+            self.well("loaded")
+
+    def well(self, state: str) -> None:
+        """One look at a server of which nothing bad may be said."""
+        self.looks += 1
+        seen = self.look("--save", str(EVIDENCE / f"{self.name}-{self.looks:02}-{state}"))
+        self.tell({"case": state, "right": seen["class"] in MOVING, "wanted": "well", **seen})
 
     def tell(self, seen: dict[str, Any]) -> None:
         """Keep, and show."""
@@ -187,11 +216,24 @@ class Subject:
         with contextlib.suppress(OSError, RuntimeError):
             drive._post(int(self.run()["port"]), drive._body(list(range(3, 303)), "plain"))
 
-    def _load(self, over: threading.Event) -> None:
-        port, body = int(self.run()["port"]), drive._body(list(range(3, 2003)), "plain")
-        with contextlib.suppress(OSError, RuntimeError):
-            while not over.is_set():
-                drive._post(port, body)
+    @contextmanager
+    def load(self) -> Iterator[None]:
+        """Prompts of several lengths, one after another, until the context is left."""
+        over, port = threading.Event(), int(self.run()["port"])
+
+        def send(length: int) -> None:
+            body = drive._body([3 + i % 200 for i in range(length)], "plain")
+            with contextlib.suppress(OSError, RuntimeError):
+                while not over.is_set():
+                    drive._post(port, body)
+
+        for length in LENGTHS:
+            threading.Thread(target=send, args=(length,), daemon=True).start()
+        time.sleep(2)
+        try:
+            yield
+        finally:
+            over.set()
 
     def order(self, place: str, who: int | str, deed: str) -> None:
         """Lay an order, whole."""
@@ -219,11 +261,16 @@ class Subject:
 
     def until(self, happened: Callable[[], bool], what: str) -> None:
         """Wait for it."""
-        deadline = time.monotonic() + REACHED_S
+        began = time.monotonic()
         while not happened():
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"{self.name}: not {what} after {REACHED_S:.0f} s")
+            if time.monotonic() - began > min(REACHED_S, self.left):
+                raise TimeoutError(f"{self.name}: not {what} after {_since(began)} s")
             time.sleep(0.3)
+
+    @property
+    def left(self) -> float:
+        """Seconds for this server."""
+        return BEGAN + self.until_s - time.monotonic()
 
 
 def main(out: Path, names: list[str]) -> None:
@@ -233,30 +280,44 @@ def main(out: Path, names: list[str]) -> None:
     deeds.install(site)
     EVIDENCE.mkdir(exist_ok=True)
     small = {"mem-fraction-static": 0.3, "max-total-tokens": 65536, "disable-piecewise-cuda-graph": True}
-    full = {**small, "mem-fraction-static": 0.999, "max-total-tokens": 1 << 30}
+    special = {
+        "low": {**small, "mem-fraction-static": 0.01},
+        "memory": {**small, "mem-fraction-static": 0.999, "max-total-tokens": 1 << 30},
+    }
     chosen = {name: of for name, of in cases_of(_gpus()).items() if not names or name in names}
-    subjects = [Subject(name, *of, **(full if name == "memory" else small)) for name, of in chosen.items()]
+    subjects = [Subject(name, *of, **special.get(name, small)) for name, of in chosen.items()]
     machine.write_inventory([one.server for one in subjects], [1, 2, 3], patches=())
 
-    def story(one: Subject) -> None:
-        one.story()
-        (out / "hangs.json").write_text(json.dumps({one.name: one.told for one in subjects}, indent=1))
+    where, writing = steps.facts(), threading.Lock()
 
-    for together in (
-        [one for one in subjects if one.name != "memory"],
-        [one for one in subjects if one.name == "memory"],
-    ):
+    def story(one: Subject) -> None:
+        if one.left > 40:
+            one.story()
+        whole = {
+            "kind": "hangs",
+            "machine": where,
+            "took_s": _since(BEGAN),
+            "servers": {one.name: one.told for one in subjects},
+        }
+        with writing:
+            (out / "hangs.json").write_text(json.dumps(whole, indent=1))
+
+    for alone in (False, True):
+        together = [one for one in subjects if (one.name == "memory") == alone]
         with ThreadPoolExecutor(len(subjects)) as pool:
             list(pool.map(story, together))
-    with tarfile.open(out / "evidence.tar", "w") as archive:
+    with tarfile.open(out / "evidence.tar.xz", "w:xz") as archive:
         archive.add(EVIDENCE, "evidence")
         for path in machine.HOME.glob("state/runs/*/server.log"):
             archive.add(path, f"logs/{path.parent.name}.log")
+    steps.record_smi(out / "smi.txt", "after")
     states = [seen for one in subjects for seen in one.told if "wanted" in seen]
     print(f"{sum(seen['right'] for seen in states)} of {len(states)} right", flush=True)
 
 
 def _gpus() -> int:
+    if machine.LAB:
+        return 1
     listed = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True, timeout=60, check=True)
     return len(listed.stdout.splitlines())
 

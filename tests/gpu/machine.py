@@ -1,6 +1,7 @@
 """A GPU machine made ready: an interpreter with SGLang beside the machine's own PyTorch, and hsops to drive it.
 
 Nothing is installed outside ``HOME``, but for the size of /dev/shm, which starts small on machines whose memory grows.
+With HSOPS_GPU_REHEARSAL=<a lab's home> everything runs on that lab's CPU (rehearsal.py), to see that it runs at all.
 """
 
 from __future__ import annotations
@@ -19,13 +20,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.gpu import rehearsal
+
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[1]
 SITE, FLASHINFER, TOOLS = (REPOSITORY / ".gpu" / f"{name}.tar.xz" for name in ("site", "flashinfer", "tools"))
 HOME = Path(os.environ.get("HSOPS_GPU_HOME", "/tmp/hsops-gpu"))
-PYTHON = HOME / "venv/bin/python"
+LAB = os.environ.get("HSOPS_GPU_REHEARSAL", "")
+PYTHON = Path(LAB or HOME, "venv/bin/python")  # runs SGLang and the agent
+CLIENT = Path(sys.executable) if LAB else PYTHON  # runs hsops
 INVENTORY = HOME / "inventory.yaml"
-DUMPS = Path("/dev/shm/hsops-gpu")
+RAM = HOME / "ram" if LAB else Path("/dev/shm/hsops-gpu")
+DUMPS = RAM / "dumps"
 SGLANG = "0.5.12.post1"  # in the archive
 BASE_ARGS: dict[str, Any] = {
     "load-format": "dummy",
@@ -61,6 +67,9 @@ def prepare(*, flashinfer: bool = False) -> None:
     Args:
         flashinfer: the real one instead of the stand-in.
     """
+    if LAB:
+        HOME.mkdir(parents=True, exist_ok=True)
+        return
     if not PYTHON.exists():
         venv.create(HOME / "venv", symlinks=True)
         (site,) = (HOME / "venv/lib").glob("python*/site-packages")
@@ -95,9 +104,17 @@ def _tools(site: Path) -> None:
 
 
 def write_inventory(
-    servers: list[Server], boundaries: list[int], final: str = "pre-norm", patches: tuple[str, ...] = ("hs-dump",)
+    servers: list[Server],
+    boundaries: list[int],
+    final: str = "pre-norm",
+    patches: tuple[str, ...] = ("hs-dump",),
+    way: dict[str, str] | None = None,
 ) -> None:
-    """inventory.yaml with this machine as its only host, and a model folder a server."""
+    """inventory.yaml with this machine as its only host, and a model folder a server.
+
+    Args:
+        way: to this machine: ``ssh`` and ``ssh_config``; by default its child processes, without SSH.
+    """
     profiles = {}
     for server in servers:
         model = HOME / "models" / server.name
@@ -108,11 +125,11 @@ def write_inventory(
             "model": str(model),
             "tp": server.tp,
             "port": "auto",
-            "env": {**ENVIRONMENT, **(server.env or {})},
-            "args": {**BASE_ARGS, **(server.args or {})},
+            "env": {**(rehearsal.environment() if LAB else ENVIRONMENT), **(server.env or {})},
+            "args": rehearsal.args(server.args or {}) if LAB else {**BASE_ARGS, **(server.args or {})},
             "patches": list(patches),
         }
-    here = {"ssh": "local", "python": str(PYTHON), "state_dir": str(HOME / "state"), "dumps": str(DUMPS)}
+    here = {"python": str(PYTHON), "state_dir": str(HOME / "state"), "dumps": str(DUMPS), **(way or {"ssh": "local"})}
     whole = {
         "hosts": {"here": here},
         "servers": profiles,
@@ -124,13 +141,20 @@ def write_inventory(
 
 def hsops(*words: str, timeout: float = 300.0, ok: tuple[int, ...] = (0,)) -> dict[str, Any]:
     """One command with --json; returns its envelope. Its messages go where ours go."""
-    command = [str(PYTHON), "-m", "hsops", "--inventory", str(INVENTORY), "--json", *words]
-    path = f"{PYTHON.parent}:{os.environ['PATH']}"
-    environ = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PATH": path}
-    done = subprocess.run(command, stdout=subprocess.PIPE, env=environ, timeout=timeout, check=False)
+    done = subprocess.run(command(*words), stdout=subprocess.PIPE, env=environ(), timeout=timeout, check=False)
     if done.returncode not in ok:
         sys.exit(f"hsops {' '.join(words)}: exit {done.returncode}\n{done.stdout.decode()[-4000:]}")
     return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def command(*words: str) -> list[str]:
+    """The command line of hsops on this machine's inventory, with --json."""
+    return [str(CLIENT), "-m", "hsops", "--inventory", str(INVENTORY), "--json", *words]
+
+
+def environ() -> dict[str, str]:
+    """Of such a command."""
+    return {**os.environ, "PYTHONPATH": str(REPOSITORY), "PATH": f"{PYTHON.parent}:{os.environ['PATH']}"}
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Configurations shaped like DeepSeek-V3 with its hidden size, 7168; weights are random."""
+"""Configurations shaped like DeepSeek-V3; weights are random."""
 
 from __future__ import annotations
 
@@ -6,13 +6,20 @@ from typing import Any
 
 
 def deepseek(
-    layers: int, *, heads: int = 128, width: int = 2048, dense: int = 18432, vocabulary: int = 129280
+    layers: int,
+    *,
+    hidden: int = 7168,
+    heads: int = 128,
+    width: int = 2048,
+    dense: int = 18432,
+    vocabulary: int = 129280,
 ) -> dict[str, Any]:
     """A config.json.
 
     Args:
         layers: the first is dense, the others have experts.
-        heads: of attention; width: hidden size of an expert; dense: of the first layer; vocabulary: tokens.
+        hidden: size of a row; heads: of attention; width: hidden size of an expert; dense: of the first layer.
+        vocabulary: tokens.
     """
     return {
         "architectures": ["DeepseekV3ForCausalLM"],
@@ -23,7 +30,7 @@ def deepseek(
         "eos_token_id": 1,
         "first_k_dense_replace": 1,
         "hidden_act": "silu",
-        "hidden_size": 7168,
+        "hidden_size": hidden,
         "initializer_range": 0.02,
         "intermediate_size": dense,
         "kv_lora_rank": 512,
