@@ -14,7 +14,7 @@ from typing import Any
 from hsops.core.dumps import MANIFEST
 from tests.gpu import machine, steps
 
-TICK_S = 0.5
+TICK_S = 0.25
 ROOM = 0.3  # of the disk must be free before an extract that found it full goes on
 
 
@@ -67,7 +67,7 @@ class Tail:
 
 
 class Watch:
-    """What lies on the host and is not here yet, twice a second, while the context is open.
+    """What lies on the host and is not here yet, four times a second, while the context is open.
 
     Args:
         host, here: folders of dumps.
@@ -118,7 +118,7 @@ class Watch:
             "most_behind_bytes": max(behind, default=0),
             "disk_used_most": max((row[3] for row in self.rows), default=0.0),
             "failed_lines": self.host.failed,
-            "every_5_s": self.rows[::10],
+            "every_5_s": self.rows[::20],
         }
 
 

@@ -98,8 +98,8 @@ def origin(found: Row) -> str:
 def _steps(found: Row) -> Iterator[str]:
     rows = ["| step | seconds | right | |", "|---|---|---|---|"]
     for row in found["steps"]:
-        said = row.get("skipped") or row.get("problem") or "; ".join(_figures(row))
-        right = "skipped" if "skipped" in row else "yes" if row["ok"] else "**no**"
+        said = row.get("not_begun") or row.get("problem") or "; ".join(_figures(row))
+        right = "not begun" if "not_begun" in row else "yes" if row["ok"] else "**no**"
         rows.append(f"| {row['step']} | {row['s']:.1f} | {right} | {_cell(said)} |")
     yield "\n".join(rows)
     reached = next((row["milestones"] for row in found["steps"] if row.get("milestones")), {})
@@ -122,6 +122,10 @@ def _prepare(row: Row) -> Iterator[str]:
     yield f"{row['samples']:,} prompts, {row['tokens']:,} tokens"
     if "hidden" in row:
         yield f"hidden size {row['hidden']}, a RAM disk of {row['share'] / 2**30:.3g} GiB"
+
+
+def _doctor(row: Row) -> Iterator[str]:
+    yield ", ".join(f"{row['levels'].count(level)} of level {level}" for level in sorted(set(row["levels"])))
 
 
 def _launch(row: Row) -> Iterator[str]:
@@ -183,6 +187,7 @@ def _stop(row: Row) -> Iterator[str]:
 
 FIGURES: dict[str, Callable[[Row], Iterator[str]]] = {
     "prepare": _prepare,
+    "doctor": _doctor,
     "launch": _launch,
     "graphs": _graphs,
     "verify --live": _live,

@@ -81,14 +81,14 @@ class Steps:
         began = time.monotonic()
         try:
             if self.left < need:
-                row["skipped"] = f"{self.left:.0f} s were left, it needs {need:.0f}"
+                row["not_begun"] = f"{self.left:.0f} s were left, it needs {need:.0f}"
             else:
                 row["ok"] = step(row) is not False
         except (Exception, SystemExit) as error:
             row["problem"] = f"{type(error).__name__}: {error}"[:2000]
             traceback.print_exc()
         row["s"] = round(time.monotonic() - began, 1)
-        short = {k: v for k, v in row.items() if k in ("step", "ok", "at_s", "s", "skipped", "problem")}
+        short = {k: v for k, v in row.items() if k in ("step", "ok", "at_s", "s", "not_begun", "problem")}
         print(json.dumps(short), flush=True)
         self.write()
         return bool(row["ok"])

@@ -58,7 +58,7 @@ def size() -> Size:
     if machine.LAB:
         return Size(rehearsal.config(), (1, 3, 5), 200, 40, 8, 60, 4 << 20, 0, 1, (4, 64))
     config = deepseek(16, width=256, dense=4096, vocabulary=8192)
-    return Size(config, (2, 8, 13), 2000, 400, 128, 512, 12 << 30, 44, 3, (32, 2048))
+    return Size(config, (2, 8, 13), 2000, 600, 128, 512, 12 << 30, 44, 3, (32, 2048))
 
 
 class Story:
@@ -131,7 +131,10 @@ class Story:
     def doctor(self, row: dict[str, Any]) -> bool:
         """Whatever it finds is told; it must come to an end."""
         said = self.steps.ask(row, "doctor", most=60)
-        row["found"] = said.data
+        found = said.data.get("hosts", {}).get("here", {})
+        row["findings"] = [f"{one['level']}: {one['what']}" for one in found.get("findings", [])]
+        row["levels"] = [one["level"] for one in found.get("findings", [])]
+        row["cuda"], row["torch"] = (found.get("facts", {}).get(key) for key in ("cuda", "torch"))
         return said.exit in (0, 1)
 
     def deploy(self, row: dict[str, Any]) -> bool:
@@ -184,19 +187,21 @@ class Story:
         if self.beside.is_alive():
             self.beside.join(60)
         words = ("extract", str(self.prompts), "-s", NAME, "--limit", str(self.size.alone), "--concurrency", "64")
-        said = self.steps.ask(row, *words, most=90)
-        row |= {key: said.data.get(key) for key in ("samples", "tokens", "bytes")}
-        row["GB_per_s"] = _rate(said.data.get("bytes"), said.data.get("seconds"))
-        row["tokens_per_s"] = round((said.data.get("tokens") or 0) / (said.data.get("seconds") or 1))
+        with drain.Watch(self.dumps, self.to) as watch:
+            said = self.steps.ask(row, *words, most=90)
+        row |= {key: said.data.get(key) for key in ("samples", "tokens", "bytes", "seconds")}
+        row["GB_per_s"] = watch.told().get("dumped_GB_per_s")
+        row["tokens_per_s"] = round((row["GB_per_s"] or 0) * 1e9 * (row["tokens"] or 0) / (row["bytes"] or 1))
         return said.exit == 0
 
     def fetch_alone(self, row: dict[str, Any]) -> bool:
         """The fetch rate while nobody writes, each dump removed on the host once it is safe here."""
-        said = self.steps.ask(row, "fetch", "-s", NAME, "--to", str(self.to), "--evict", most=120)
+        with drain.Watch(self.dumps, self.to) as watch:
+            said = self.steps.ask(row, "fetch", "-s", NAME, "--to", str(self.to), "--evict", most=120)
         row |= {
             key: said.data.get(key) for key in ("channel", "streams", "fetched", "bytes_sent", "evicted", "seconds")
         }
-        row["GB_per_s"] = _rate(said.data.get("bytes_sent"), said.data.get("seconds"))
+        row["GB_per_s"] = watch.told().get("fetched_GB_per_s")
         return said.exit == 0
 
     def drained(self, row: dict[str, Any]) -> bool:
