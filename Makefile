@@ -5,7 +5,7 @@ BIN  := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 BESIDE := -n 2 --dist loadfile# tests that wait more than they work; a file's tests share what it has started
 
-.PHONY: setup demo test unit integration lock-race cut cycles busy tp8 e2e matrix stalls hangs crash deaths deploy-releases flags trainers lint bench fidelity corpus report-picture docs models-table gpu-bundle gpu constraints clean fetch-faults drain
+.PHONY: setup demo test unit integration lock-race cut cycles busy tp8 e2e matrix stalls hangs crash deaths deploy-releases flags trainers lint bench fidelity corpus report-picture docs models-table gpu-bundle gpu gpu-page constraints clean fetch-faults drain
 
 setup: $(VENV)/.ready ## the virtual environment and the system packages that the tests need
 
@@ -91,11 +91,16 @@ fidelity: setup ## a thousand prompts on real servers, row by row: half an hour
 gpu-bundle: setup ## .gpu/site.tar.xz: SGLang with CUDA kernels, for a GPU machine without a package index
 	$(BIN)/python tests/gpu/bundle.py
 
-gpu: ## on a GPU machine with the bundle: what capture costs, from which rate on, and (two GPUs) that ranks agree and what diagnose says of hangs
+gpu: ## on a GPU machine with the bundle: the whole story, 10,000 samples, what capture costs and from which rate on, hangs diagnosed, and (two GPUs) that ranks agree
+	tests/gpu/run.sh story
+	tests/gpu/run.sh headline
 	tests/gpu/run.sh cost
 	tests/gpu/run.sh knee
 	tests/gpu/run.sh ranks
 	tests/gpu/run.sh hangs
+
+gpu-page: setup ## docs/reference/gpu.md from RESULTS="story.json hangs.json headline.json"
+	$(BIN)/python -m tests.gpu.page $(RESULTS)
 
 models-table: setup ## renew docs/reference/models.md from the wheels of every supported SGLang
 	$(BIN)/python scripts/models_table.py

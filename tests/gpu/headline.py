@@ -42,7 +42,7 @@ class Size:
 def size() -> Size:
     """Of the machine, or of a rehearsal."""
     if machine.LAB:
-        return Size(rehearsal.config(), (1, 3, 5), 400, 40, 8, 60, 3 << 20)
+        return Size(rehearsal.config(), (1, 3, 5), 400, 15, 8, 60, 3 << 20)
     config = deepseek(8, hidden=512, heads=8, width=256, dense=2048, vocabulary=8192)
     return Size(config, (1, 4, 7), 10_000, 150, 1230, 2230, 4 << 30)
 

@@ -1,5 +1,6 @@
 #!/bin/sh
-# On a GPU machine, in the repository's root: tests/gpu/run.sh cost|knee|ranks|hangs [FOLDER for results [quick | servers of hangs]]
+# On a GPU machine, in the repository's root:
+#   tests/gpu/run.sh story|headline|cost|knee|ranks|hangs [FOLDER for results [quick | servers of hangs]]
 # Needs .gpu/site.tar.xz (make gpu-bundle, anywhere) and a python3 with PyTorch 2.11 for CUDA.
 set -eu
 what=$1; shift
