@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hsops.lab import sshd
 from tests.gpu import drain, machine, reach, rehearsal, steps
 from tests.gpu.models import deepseek
 
@@ -43,7 +42,7 @@ def size() -> Size:
     """Of the machine, or of a rehearsal."""
     if machine.LAB:
         return Size(rehearsal.config(), (1, 3, 5), 400, 15, 8, 60, 3 << 20)
-    config = deepseek(8, hidden=512, heads=8, width=256, dense=2048, vocabulary=8192)
+    config = deepseek(8, hidden=512, heads=16, width=256, dense=2048, vocabulary=8192)
     return Size(config, (1, 4, 7), 10_000, 150, 1230, 2230, 4 << 30)
 
 
@@ -54,7 +53,7 @@ class Headline:
         self.out, self.size = out, size()
         self.steps = steps.Steps(out / "headline.json", SECONDS)
         self.prompts, self.to = machine.HOME / "prompts.jsonl", machine.RAM / "home" / NAME
-        self.run, self.count = "", self.size.samples
+        self.count = self.size.samples
 
     def tell(self) -> None:
         """All of it; what must be undone is undone whatever happened before."""
@@ -68,7 +67,7 @@ class Headline:
         finally:
             do("stop", self.stop)
             drain.unmount()
-            sshd.stop(machine.HOME / "sshd")
+            reach.close()
             shutil.rmtree(machine.RAM, ignore_errors=True)
 
     def prepare(self, row: dict[str, Any]) -> bool:
@@ -93,7 +92,7 @@ class Headline:
     def launch(self, row: dict[str, Any]) -> bool:
         """Until it answers."""
         said = self.steps.ask(row, "launch", NAME, "--wait-healthy", "--timeout", "200", most=220)
-        self.run, row["healthy_s"] = (said.data.get("run") or {}).get("id", ""), said.data.get("seconds")
+        row["healthy_s"] = said.data.get("seconds")
         return said.exit == 0
 
     def pilot(self, row: dict[str, Any]) -> bool:
@@ -137,9 +136,7 @@ class Headline:
         """With its proof."""
         said = self.steps.ask(row, "stop", NAME, most=60, last=True)
         row["proof"] = [one.get("proof") for one in said.data.get("stopped", [])]
-        log = machine.HOME / f"state/runs/{self.run}/server.log"
-        if log.is_file():
-            shutil.copy(log, self.out / "headline-server.log")
+        steps.keep_log(self.out / "headline-server.log")
         return said.exit == 0
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
 from hsops.core.errors import HsopsError
-from hsops.lab import sshd
 from tests.gpu import machine
 
 ARCHIVE = machine.REPOSITORY / ".gpu/ssh.tar.xz"
@@ -26,17 +26,27 @@ def way() -> dict[str, str]:
     """Of an inventory's host."""
     try:
         _unpack()
+        from hsops.lab import sshd
+
         folder = machine.HOME / "sshd"
         sshd.start(folder, alias=ALIAS, extra=(_environment(),))
         command = [*_ssh(folder), ALIAS, "true"]
         subprocess.run(command, check=True, timeout=20, env=machine.environ(), capture_output=True)
         code = "import paramiko, fabric, cryptography"
         subprocess.run([machine.CLIENT, "-c", code], check=True, timeout=60, capture_output=True)
-    except (HsopsError, OSError, subprocess.SubprocessError) as error:
+    except (HsopsError, OSError, ImportError, subprocess.SubprocessError) as error:
         why = getattr(error, "stderr", b"") or b""
         print(f"no SSH here, so child processes: {error} {why.decode(errors='replace')[-500:]}", flush=True)
         return {"ssh": "local"}
     return {"ssh": ALIAS, "ssh_config": str(folder / "ssh_config")}
+
+
+def close() -> None:
+    """End the server, if there is one."""
+    if (machine.HOME / "sshd").exists():
+        from hsops.lab import sshd
+
+        sshd.stop(machine.HOME / "sshd")
 
 
 def _ssh(folder: Path) -> list[str]:
@@ -44,13 +54,15 @@ def _ssh(folder: Path) -> list[str]:
 
 
 def _unpack() -> None:
-    """The carried one, where there is one."""
+    """The carried one, where there is one; hsops.lab needs packages of the archive in this process too."""
+    (site,) = (machine.PYTHON.parents[1] / "lib").glob("python*/site-packages")
+    if not machine.LAB:
+        sys.path.append(str(site))
     os.environ["PATH"] = f"{machine.PYTHON.parent}:{os.environ['PATH']}"
     if machine.LAB or not ARCHIVE.exists():
         return
     with tarfile.open(ARCHIVE) as archive:
         archive.extractall(machine.HOME / "ssh", filter="data")
-    (site,) = (machine.HOME / "venv/lib").glob("python*/site-packages")
     (site / "ssh.pth").write_text(f"{machine.HOME}/ssh/site\n")
     os.environ["PATH"] = f"{machine.HOME}/ssh/bin:{os.environ['PATH']}"
     passwd = Path("/etc/passwd")

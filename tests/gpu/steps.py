@@ -186,3 +186,10 @@ def record_smi(file: Path, state: str) -> None:
     with file.open("a") as out:
         for query in QUERIES:
             out.write(f"## {state}: nvidia-smi {query} --format=csv,noheader,nounits\n{smi(query)}")
+
+
+def keep_log(target: Path) -> None:
+    """The newest server's log, where there is one."""
+    logs = sorted(machine.HOME.glob("state/runs/*/server.log"), key=lambda path: path.stat().st_mtime)
+    if logs:
+        shutil.copy(logs[-1], target)

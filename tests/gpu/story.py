@@ -21,7 +21,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from hsops.lab import sshd
 from tests.gpu import bench, drain, drive, machine, reach, rehearsal, steps
 from tests.gpu.models import deepseek
 
@@ -84,7 +83,7 @@ class Story:
         finally:
             self.steps.do("stop", self.stop)
             drain.unmount()
-            sshd.stop(machine.HOME / "sshd")
+            reach.close()
             shutil.rmtree(machine.RAM, ignore_errors=True)
 
     def _tell(self) -> None:
@@ -249,8 +248,7 @@ class Story:
         row["proof"] = [one.get("proof") for one in said.data.get("stopped", [])]
         row["gpu_mib_before_launch"], row["gpu_mib_after"] = self.before, steps.gpu_mib()
         steps.record_smi(self.smi, "stopped")
-        if self.log.is_file():
-            shutil.copy(self.log, self.out / "story-server.log")
+        steps.keep_log(self.out / "story-server.log")
         back = self.before is None or (row["gpu_mib_after"] or 0) <= self.before + 64
         return said.exit == 0 and back
 
