@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from hsops.agent import doctor_gpus, doctor_pci, facts, orphans, probe_host, procs
+from hsops.agent import aside, doctor_gpus, doctor_pci, facts, orphans, probe_host, procs
 from hsops.agent.probe_tools import CouldNot, is_root
 from hsops.agent.rundir import all_runs, runs_folder
 
@@ -42,6 +42,7 @@ def doctor(params: "dict[str, Any]") -> "dict[str, Any]":
         "kernel": kernel,
         "memory": probe_host.memory,
         "state": lambda: probe_host.mount(params["state_dir"]),
+        "aside": lambda: put_aside(params["dumps"]),
         "messages": probe_host.kernel_log,
         "pci": doctor_pci.look,
         "gpus": lambda: doctor_gpus.gpus(tool),
@@ -123,6 +124,12 @@ def folders(params: "dict[str, Any]") -> "list[str]":
     caches = [os.environ.get("TRITON_CACHE_DIR") or "~/.triton", os.environ.get("FLASHINFER_WORKSPACE_BASE") or cache]
     wanted = [params["dumps"], "/dev/shm", params["state_dir"], "/tmp", *caches]  # noqa: S108 - looked at only
     return list(dict.fromkeys(path for path in wanted if path))
+
+
+def put_aside(dumps: str) -> "dict[str, int]":
+    """Folders of dumps, each with the number of those that an evict which was killed left under another name."""
+    found = {path: aside.left(path, restore=False) for path in glob.glob(os.path.expanduser(f"{dumps}/*/"))}
+    return {path: count for path, count in found.items() if count}
 
 
 def weights(model: str) -> "dict[str, Any]":

@@ -7,7 +7,7 @@ import os
 import time
 from typing import Any
 
-from hsops.agent import facts, procs, protocol
+from hsops.agent import aside, facts, procs, protocol
 
 MANIFEST = "manifest.jsonl"
 
@@ -24,6 +24,7 @@ def list_dumps(params: "dict[str, Any]") -> "dict[str, Any]":
     ``dumps-follow``), ``free`` and ``total`` bytes of the file system, ``exists`` (there is a manifest).
     """
     folder = _folder(params)
+    aside.left(folder)
     tail = Tail(os.path.join(folder, MANIFEST))
     _emit_lines(tail)
     return {"position": tail.position(), "exists": tail.inode != 0, **_space(folder)}

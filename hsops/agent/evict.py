@@ -1,14 +1,16 @@
 """``dumps-evict``: files whose copy is safe elsewhere are removed, if they are still what was copied."""
 
 import contextlib
+import errno
 import os
 import stat
 from collections.abc import Iterator
 from typing import Any
 
-from hsops.agent import send, tree
+from hsops.agent import aside, send, tree
 
-ASIDE = tree.ASIDE
+ASIDE = aside.ASIDE
+_NO_FOLDER = (errno.ELOOP, errno.ENOTDIR)
 
 
 def evict(params: "dict[str, Any]") -> "dict[str, Any]":
@@ -20,25 +22,23 @@ def evict(params: "dict[str, Any]") -> "dict[str, Any]":
     """
     folder = send.folder_of(params)
     kept, found = {}, {}  # type: dict[str, str], dict[str, os.stat_result]
-    paths = {str(name): send.path_of(folder, str(name)) for name, *_ in params["files"]}
-    for where in {os.path.dirname(path) for path in paths.values()}:
-        if _is_below(folder, where):
-            _put_back(where)
-    for name, *wanted in params["files"]:
-        with _fault_of(name, kept):
-            if not _is_below(folder, os.path.dirname(paths[name])):
-                kept[name] = "changed"
-            else:
-                found[name] = _found(paths[name], *wanted)
-    for name in list(found):
-        with _fault_of(name, kept):
-            os.rename(paths[name], _aside(paths[name]))
-    aside = {name: one for name, one in found.items() if name not in kept}
-    busy = _busy(aside)
-    for name, one in aside.items():
-        with _fault_of(name, kept):
-            _remove(paths[name], one, busy=name in busy)
-    return {"removed": [name for name in aside if name not in kept], "kept": kept}
+    for name, *_ in params["files"]:
+        send.path_of(folder, str(name))
+    with contextlib.ExitStack() as stack:
+        folders = _Folders(folder, stack)
+        for name, *wanted in params["files"]:
+            with _fault_of(name, kept):
+                found[name] = _found(folders.place(name), *wanted)
+        for name in list(found):
+            with _fault_of(name, kept):
+                handle, last = folders.place(name)
+                os.rename(last, ASIDE + last, src_dir_fd=handle, dst_dir_fd=handle)
+        taken = {name: one for name, one in found.items() if name not in kept}
+        busy = _busy(taken)
+        for name, one in taken.items():
+            with _fault_of(name, kept):
+                _remove(folders.place(name), one, busy=name in busy)
+    return {"removed": [name for name in taken if name not in kept], "kept": kept}
 
 
 class _StaysError(Exception):
@@ -51,43 +51,44 @@ def _fault_of(name: str, kept: "dict[str, str]") -> "Iterator[None]":
         yield
     except _StaysError as error:
         kept[name] = str(error)
-    except OSError as error:
-        kept[name] = "missing" if isinstance(error, FileNotFoundError) else error.strerror or str(error)
+    except FileNotFoundError:
+        kept[name] = "missing"
+    except OSError as error:  # what was a file or a folder when it was listed is a link by now
+        kept[name] = "changed" if error.errno in _NO_FOLDER else error.strerror or str(error)
 
 
-def _is_below(folder: str, where: str) -> bool:
-    """No folder on the way has become a link since the files were listed."""
-    real = os.path.realpath(folder)
-    return os.path.realpath(where) == os.path.normpath(os.path.join(real, os.path.relpath(where, folder)))
+class _Folders:
+    """Folders below one, opened step by step, so that none is a link; what is done in them is done by descriptor."""
+
+    def __init__(self, root: str, stack: contextlib.ExitStack) -> None:
+        self._root, self._stack, self._open = root, stack, {}  # type: str, contextlib.ExitStack, dict[str, int]
+
+    def place(self, name: str) -> "tuple[int, str]":
+        """The open folder of a file, and its name there."""
+        below, _, last = name.rpartition("/")
+        if below not in self._open:
+            handle = self._enter(below)
+            self._stack.callback(os.close, handle)
+            aside.left_in(handle)
+            aside.hold(handle)
+            self._open[below] = handle
+        return self._open[below], last
+
+    def _enter(self, below: str) -> int:
+        handle = os.open(self._root, aside.FOLDER)
+        for part in filter(None, below.split("/")):
+            try:
+                inner = os.open(part, aside.FOLDER | os.O_NOFOLLOW, dir_fd=handle)
+            finally:
+                os.close(handle)
+            handle = inner
+        return handle
 
 
-def _put_back(folder: str) -> None:
-    """What a kill in the middle left has its name again, unless another file has taken it."""
-    with contextlib.suppress(OSError):
-        for name in os.listdir(folder):
-            if name.startswith(ASIDE):
-                _give_name(os.path.join(folder, name), os.path.join(folder, name[len(ASIDE) :]))
-
-
-def _give_name(aside: str, path: str) -> None:
-    try:
-        os.link(aside, path)
-    except FileExistsError:
-        pass
-    except OSError:  # no hard links here, or not of another user's file
-        if not os.path.lexists(path):
-            os.rename(aside, path)
-            return
-    os.unlink(aside)
-
-
-def _aside(path: str) -> str:
-    return os.path.join(os.path.dirname(path), ASIDE + os.path.basename(path))
-
-
-def _found(path: str, size: int, inode: int, mtime_ns: int, checksum: str) -> os.stat_result:
+def _found(place: "tuple[int, str]", size: int, inode: int, mtime_ns: int, checksum: str) -> os.stat_result:
     """The file, which is the one that was copied."""
-    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    folder, name = place
+    handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=folder)
     try:
         found = os.fstat(handle)
         same = stat.S_ISREG(found.st_mode) and found.st_size == size
@@ -104,27 +105,31 @@ def _found(path: str, size: int, inode: int, mtime_ns: int, checksum: str) -> os
         os.close(handle)
 
 
-def _remove(path: str, found: os.stat_result, *, busy: bool) -> None:
+def _remove(place: "tuple[int, str]", found: os.stat_result, *, busy: bool) -> None:
     """Looked at again under its other name, by which nobody opens it: whoever replaces it meanwhile loses nothing."""
+    folder, name = place
     why = "open" if busy else ""
-    if send.identity(os.stat(_aside(path))) != send.identity(found):
-        why = "changed"
+    try:
+        if send.identity(os.lstat(ASIDE + name, dir_fd=folder)) != send.identity(found):
+            why = "changed"
+    except FileNotFoundError:  # somebody gave it its name back
+        raise _StaysError("changed") from None
     if why:
-        _give_name(_aside(path), path)
+        aside.give_name(folder, name)
         raise _StaysError(why)
-    os.unlink(_aside(path))
+    os.unlink(ASIDE + name, dir_fd=folder)
 
 
-def _busy(aside: "dict[str, os.stat_result]") -> "set[str]":
+def _busy(taken: "dict[str, os.stat_result]") -> "set[str]":
     """Which of the files that were put aside a process has open for writing, or mapped so: it would write into nothing.
 
     As far as this user may know.
     """
-    if not aside:
+    if not taken:
         return set()
-    names = {ASIDE + name.rpartition("/")[2] for name in aside}
+    names = {ASIDE + name.rpartition("/")[2] for name in taken}
     inodes = {inode for _, inode in tree.written(names)} | set(_mapped(names))
-    return {name for name, found in aside.items() if found.st_ino in inodes}
+    return {name for name, found in taken.items() if found.st_ino in inodes}
 
 
 def _mapped(names: "set[str]") -> "Iterator[int]":

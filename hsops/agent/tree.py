@@ -11,9 +11,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from hsops.agent import protocol, send
+from hsops.agent import aside, protocol, send
 
-ASIDE = ".hsops-evicting."  # before a file's name while it is decided whether it is removed
 BATCH = 500  # files in one event
 
 
@@ -53,13 +52,13 @@ class _Walk:
         while todo:
             below = todo.pop()
             try:
-                entries = sorted(os.scandir(os.path.join(self.folder, below)), key=lambda entry: entry.name)
+                entries = _entries(os.path.join(self.folder, below))
             except OSError:
                 self.skipped["folder"] += 1
                 continue
             for entry in entries:
                 path = below + entry.name
-                if entry.name.startswith(ASIDE) or _matches(path, self.exclude):
+                if entry.name.startswith(aside.ASIDE) or _matches(path, self.exclude):
                     continue
                 if entry.is_dir(follow_symlinks=False):
                     todo.append(path + "/")
@@ -76,6 +75,14 @@ class _Walk:
             yield [path, found.st_size, found.st_mtime_ns, found.st_ino]
         else:
             self.skipped["link" if stat.S_ISLNK(found.st_mode) else "special"] += 1
+
+
+def _entries(folder: str) -> "list[os.DirEntry[str]]":
+    """By name, with those that an evict which was killed had put aside."""
+    entries = list(os.scandir(folder))
+    if any(entry.name.startswith(aside.ASIDE) for entry in entries) and aside.left(folder):
+        entries = list(os.scandir(folder))
+    return sorted(entries, key=lambda entry: entry.name)
 
 
 def _matches(path: str, patterns: "list[str]") -> bool:

@@ -44,6 +44,45 @@ def open_file(path: Path, *, fix: str = "") -> BinaryIO:
         raise
 
 
+def open_own(path: Path, *, fix: str = "") -> BinaryIO:
+    """A file that this program keeps, for reading: a regular one, not a link, and ours to read.
+
+    Raises:
+        BadDataError: it is something else, or not to be read.
+        FileNotFoundError: it is not there.
+    """
+    try:
+        file = open_file(path, fix=fix)
+    except PermissionError as error:
+        raise BadDataError(f"{path} cannot be read: {error.strerror}", fix=fix) from None
+    except FileNotFoundError:
+        if path.is_symlink():
+            raise BadDataError(f"{path} is a link, not a file", fix=fix) from None
+        raise
+    if path.is_symlink():
+        file.close()
+        raise BadDataError(f"{path} is a link, not a file", fix=fix)
+    return file
+
+
+def open_to_write(path: str | Path, flags: int = 0) -> int:
+    """A descriptor of a regular file, made when missing: nothing is written through a link, to a pipe or a device.
+
+    Args:
+        path: of the file.
+        flags: more of ``open``'s, ``O_APPEND`` for example.
+
+    Raises:
+        OSError: it cannot be opened, or something else has the name (``EEXIST``).
+    """
+    no_wait = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | no_wait | flags, 0o644)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise FileExistsError(errno.EEXIST, "it is no file", str(path))
+    return handle
+
+
 @contextmanager
 def locked_folder(path: Path, busy: str) -> Iterator[None]:
     """A folder, made when missing, for this process alone.

@@ -29,6 +29,7 @@ RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     rules_host.strangers,
     rules_host.orphans,
     rules_host.room,
+    rules_host.put_aside,
     rules_host.state,
     rules_host.limits,
     rules_host.insight,

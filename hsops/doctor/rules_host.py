@@ -65,6 +65,15 @@ def room(facts: Facts) -> Iterator[Finding]:
             )
 
 
+def put_aside(facts: Facts) -> Iterator[Finding]:
+    """Dumps that are there, but not under their names."""
+    for path, count in (facts.look("aside") or {}).items():
+        what = f"{count} files of {path} have another name since a fetch --evict was killed"
+        yield Finding(
+            "warning", "space", what, "nothing is lost", "hsops fetch or hsops extract gives them their names"
+        )
+
+
 def state(facts: Facts) -> Iterator[Finding]:
     """Whether the host's lock can be trusted where hsops' own folder lies: it is made of hard links and flock."""
     found = facts.look("state") or {}

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import errno
 import queue
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from hsops.core.checksum import checksum_of, kind_of
-from hsops.core.errors import HsopsError, SpaceError
+from hsops.core.errors import HsopsError
 from hsops.core.worker import Worker
 from hsops.fetch.folder import Folder
 from hsops.fetch.plan import File
-from hsops.fetch.stream import Trouble
+from hsops.fetch.trouble import Trouble, local_error, misplaced, not_as_told, only_copy
 
 
 class Committer:
@@ -63,17 +62,27 @@ class Committer:
         while not ended:
             batch, ended = self._next()
             try:
-                whole = [f for file, checked in batch if (f := file if checked else self._checked(file))]
+                whole = [f for file, checked in batch if (f := file if checked else self._read(file))]
                 files = [f for f in whole if self._may_replace(f)]
                 if files:
-                    misplaced = self.folder.commit(files)
-                    for file, error in misplaced.items():
-                        self.refused(file, _misplaced(file, error))
-                    placed = [f for f in files if f not in misplaced]
+                    taken = self.folder.commit(files)
+                    for file, error in taken.items():
+                        self.refused(file, misplaced(file, error, self.folder.file(file)))
+                    placed = [f for f in files if f not in taken]
                     self.whole += len(placed)
                     self.durable(placed)
             except OSError as error:
-                self.fail(local_error(error, self.folder))
+                self.fail(local_error(error, self.folder.path))
+
+    def _read(self, file: File) -> File | None:
+        """The file if it is what it must be."""
+        try:
+            return self._checked(file)
+        except OSError as error:
+            if not self.folder.is_of_one(error):
+                raise
+            self.refused(file, misplaced(file, error, self.folder.part(file)))
+            return None
 
     def _checked(self, file: File) -> File | None:
         """Read a file that came in pieces: its own checksum is of all its bytes in order. Where the host tells none,
@@ -106,27 +115,3 @@ class Committer:
                 return batch, False
             item = self._queue.get()
         return batch, True
-
-
-def not_as_told(file: File) -> Trouble:
-    """Its content is another."""
-    return Trouble(file.id, "checksum", "the content is not what the host says")
-
-
-def only_copy(file: File) -> Trouble:
-    """What is here was removed on the host, which has another file of that name now."""
-    text = "the file here is the only copy of what --evict removed on the host, where another has its name now; move or"
-    return Trouble(file.id, "only-copy", f"{text} rename the one here, then run it again")
-
-
-def _misplaced(file: File, error: OSError) -> Trouble:
-    place, why = error.filename2 or error.filename, error.strerror
-    return Trouble(file.id, "local", f"{place} is in its way here: {why}; move it away, then run it again")
-
-
-def local_error(error: OSError, folder: Folder) -> HsopsError:
-    """A failed local write as an error for people."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return SpaceError(f"{folder.path}: {error.strerror}", fix="free some room, then run it again")
-    name = error.filename or folder.path
-    return HsopsError(f"{name} cannot be written: {error.strerror}", fix="then run it again")

@@ -13,10 +13,11 @@ from pathlib import Path
 from hsops.core.dumps import MANIFEST, SUFFIX, Sample, latest, parse_sample
 from hsops.core.errors import BadDataError, HsopsError, UnreachableError
 from hsops.core.events import Emit, Note, ignore
-from hsops.fetch.folder import LOCAL, PIECES, stamp_from, stamp_of
+from hsops.fetch.folder import PIECES
+from hsops.fetch.manifest import LOCAL, stamp_from, stamp_of
 from hsops.fetch.plan import File, Held, Stamp
-from hsops.fetch.stream import Trouble
 from hsops.fetch.tree import LOSSES, is_blind_to_case, refusals
+from hsops.fetch.trouble import Trouble
 from hsops.remote.agent import Agent
 from hsops.remote.dumps import Listing, News, follow, list_samples
 

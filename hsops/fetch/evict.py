@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import json
 import os
 import queue
 import threading
@@ -17,7 +15,7 @@ from hsops.core.errors import RemoteError, UnreachableError
 from hsops.core.events import Emit, Note
 from hsops.core.files import sync_folder
 from hsops.core.worker import Worker
-from hsops.fetch.folder import Folder, ledger_lines
+from hsops.fetch.folder import Folder
 from hsops.fetch.plan import File
 from hsops.remote.agent import Agent
 
@@ -42,10 +40,10 @@ class Evictor:
 
     def __init__(self, agent: Agent, source: str, folder: Folder, emit: Emit) -> None:
         self._agent, self._source, self._folder, self._emit = agent, source, folder, emit
-        self.ledger = folder.ledger
+        self.ledger = folder.ledger.path
         self.files = self.bytes = 0  # that were removed
         self.kept: dict[str, str] = {}  # by id: why not
-        self._gone = self._read_ledger()
+        self._gone = folder.ledger.evicted(agent.host.name, source)
         self._queue: queue.SimpleQueue[Sequence[File] | None] = queue.SimpleQueue()
         self._dropped = threading.Event()
         self._thread = Worker(self._run, "fetch-evict")
@@ -159,40 +157,7 @@ class Evictor:
         self._emit(Note(f"{file.id} stays on the host: {why}", self._agent.host.name, "warn"))
 
     def _write(self, state: str, files: Collection[File]) -> None:
-        now = dt.datetime.now(dt.timezone.utc).isoformat(timespec="milliseconds")
-        same = {"time": now, "state": state, "host": self._agent.host.name, "source": self._source}
-        lines = [
-            same | {key: getattr(f, key) for key in ("name", "version", "bytes", "checksum", "inode")} for f in files
-        ]
-        if not lines:
-            return
-        torn = _ends_torn(self.ledger)
-        with self.ledger.open("a", encoding="utf-8") as file:
-            file.write("\n" if torn else "")
-            file.writelines(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
-            file.flush()
-            os.fsync(file.fileno())
-        if torn is None:
-            sync_folder(self.ledger.parent)
-        self._folder.note(state, files)
-
-    def _read_ledger(self) -> dict[str, str]:
-        here = ("evicted", self._agent.host.name, self._source)
-        lines = ledger_lines(self.ledger)
-        return {
-            line["name"]: line["version"] for line in lines if (line["state"], line["host"], line["source"]) == here
-        }
-
-
-def _ends_torn(ledger: Path) -> bool | None:
-    """A kill cut its last line; None: it is not there."""
-    try:
-        with ledger.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - 1))
-            return file.read() not in (b"", b"\n")
-    except FileNotFoundError:
-        return None
+        self._folder.ledger.write(state, files, host=self._agent.host.name, source=self._source)
 
 
 class NoEviction:

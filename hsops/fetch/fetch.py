@@ -11,7 +11,6 @@ from typing import Protocol
 
 from hsops.core.events import Emit
 from hsops.core.worker import Worker
-from hsops.fetch.commit import only_copy
 from hsops.fetch.evict import Evictor, NoEviction
 from hsops.fetch.folder import Folder, Layout, open_folder
 from hsops.fetch.line import ways
@@ -19,7 +18,7 @@ from hsops.fetch.pieces import Pieces
 from hsops.fetch.plan import File, Plan
 from hsops.fetch.prepare import prepare
 from hsops.fetch.pull import Pulled, Wish, pull
-from hsops.fetch.stream import Trouble
+from hsops.fetch.trouble import Trouble, local_error, only_copy
 from hsops.remote.agent import Agent
 
 ROUNDS = 3
@@ -116,12 +115,7 @@ def fetch(agent: Agent, source: Source, to: Path, wish: Wish, emit: Emit) -> Fet
     first = source.look()  # before anything is made here: a host that cannot be used leaves no folder
     with open_folder(to, source.layout) as folder:
         work = _Fetch(agent, source, folder, wish, emit)
-        try:
-            files = work.rounds(first)
-            work.evictor.finish()
-        except BaseException:  # Ctrl-C, too
-            work.evictor.drop()
-            raise
+        files = work.run(first)
     pulls, troubles = work.pulls, (*work.only_here.values(), *work.pulls[-1].troubles, *source.refused)
     missed = {t.id for t in troubles}
     return Fetched(
@@ -152,7 +146,20 @@ class _Fetch:
         self.only_here: dict[str, Trouble] = {}  # by name
         self.channel = ""
 
-    def rounds(self, files: dict[str, File]) -> dict[str, File]:
+    def run(self, files: dict[str, File]) -> dict[str, File]:
+        """Bring them, and have those removed that are to be; returns all that the host has."""
+        try:
+            files = self._rounds(files)
+            self.evictor.finish()
+        except OSError as error:
+            self.evictor.drop()
+            raise local_error(error, self._folder.path) from None
+        except BaseException:  # Ctrl-C, too
+            self.evictor.drop()
+            raise
+        return files
+
+    def _rounds(self, files: dict[str, File]) -> dict[str, File]:
         """Look, plan and pull until nothing is left that another look could bring."""
         for number in range(ROUNDS):
             if number:

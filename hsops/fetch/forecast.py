@@ -9,15 +9,15 @@ from pathlib import Path
 
 from hsops.core.errors import HsopsError
 from hsops.core.events import Emit, ignore
-from hsops.fetch.commit import only_copy
 from hsops.fetch.fetch import Source
-from hsops.fetch.folder import Contents, Folder, room
+from hsops.fetch.folder import Contents, Folder
 from hsops.fetch.line import Ways, ways
 from hsops.fetch.pieces import Pieces
 from hsops.fetch.plan import Plan
 from hsops.fetch.prepare import forecast
 from hsops.fetch.pull import Wish
-from hsops.fetch.stream import Trouble
+from hsops.fetch.space import room
+from hsops.fetch.trouble import Trouble, only_copy
 from hsops.fetch.wire import Data, Reader
 from hsops.remote.agent import Agent
 

@@ -61,7 +61,7 @@ class Pieces:
 
     def __init__(self, transfers: Iterable[Transfer] = (), *, closed: bool = True) -> None:
         self._todo, self.closed = deque[Piece](), closed
-        self._changed = threading.Condition()
+        self._changed = threading.Condition()  # its lock may be taken twice
         self._under_way = 0  # pieces that a stream has
         self._open: dict[str, int] = {}  # by part file: how many pieces are not here yet
         self._latest: dict[str, str] = {}  # by name: the part file of its newest content
@@ -140,6 +140,18 @@ class Pieces:
             part = piece.transfer.file.part  # not the name: two versions of a file may be under way
             self._open[part] -= 1
             return not self._open[part] and self._open.pop(part) == 0
+
+    def abandon(self, piece: Piece) -> None:
+        """Its file will not come: what no stream has taken of it is not wanted any more."""
+        with self._changed:
+            part = piece.transfer.file.part
+            dropped = [p for p in self._todo if p.transfer.file.part == part] if self._open[part] > 1 else []
+            if dropped:
+                self._todo = deque(p for p in self._todo if p.transfer.file.part != part)
+                self._open[part] -= len(dropped)
+                left = sum(p.left for p in dropped)
+                self.left, self.total = self.left - left, self.total - left
+            self.settle(piece)
 
     def is_latest(self, file: File) -> bool:
         """No newer content of that name was added since: an older one that comes late must not replace it."""

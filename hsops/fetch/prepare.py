@@ -10,8 +10,9 @@ from hsops.core.checksum import checksum_of, kind_of, matches
 from hsops.core.errors import BadDataError
 from hsops.core.events import Emit
 from hsops.core.meter import Meter
-from hsops.fetch.folder import Contents, Folder, check_space
+from hsops.fetch.folder import Contents, Folder
 from hsops.fetch.plan import File, Held, Kept, Part, Plan, Transfer, plan
+from hsops.fetch.space import check_space
 
 
 def prepare(
@@ -38,10 +39,10 @@ def prepare(
     if todo.check:
         todo = forecast(files, contents, _check(folder, todo.check, emit))
     todo = replace(todo, transfers=_proved(folder, todo.transfers, emit))
-    check_space(folder, todo.transfers)
+    check_space(folder.path, todo.transfers)
     void = {f.name for f in todo.adopt} | {t.file.name for t in todo.transfers}
     if contents.untidy or void & set(contents.held):
-        folder.forget(void)
+        folder.manifest.forget(void)
     if todo.adopt:
         folder.adopt(todo.adopt)
     for part in todo.stale_parts:

@@ -1,38 +1,26 @@
-"""Several streams at once, one committer behind them, and what to do when a stream is lost."""
+"""One pull: streams that bring pieces, a committer behind them, and what became of each file."""
 
 from __future__ import annotations
 
-import queue
 import threading
-import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from hsops.core.errors import AuthenticationError, HostKeyError, HsopsError, UnreachableError
-from hsops.core.events import Emit, Event, Note, Trace
+from hsops.core.errors import HsopsError
+from hsops.core.events import Emit
 from hsops.core.inventory import Channel
 from hsops.core.meter import Meter
-from hsops.core.worker import Worker
-from hsops.fetch.commit import Committer, local_error, not_as_told
+from hsops.fetch.commit import Committer
 from hsops.fetch.folder import Folder
 from hsops.fetch.line import Ways
-from hsops.fetch.pace import Pace, Streams
+from hsops.fetch.pace import Streams
 from hsops.fetch.pieces import Piece, Pieces
 from hsops.fetch.plan import File
-from hsops.fetch.stream import Hooks, Receiver, Trouble
+from hsops.fetch.pool import PROGRESS, TICK_S, Pool, Results
 from hsops.fetch.throttle import Throttle
+from hsops.fetch.trouble import Trouble, not_as_told
 
-RETRIES = 4  # in a row without progress, for one stream
-DOUBT = 2  # such losses, and nothing more comes beside SSH: something between the machines may cut it
-PAUSE_S = 0.5  # before the first retry; doubles
-PROGRESS = 8 << 20  # bytes that count as progress between two losses
-TICK_S = 0.5
 TRIES = 3  # of a piece that comes with a wrong checksum
-OPENING = (
-    4  # connections that are being opened at once: sshd drops some from 10 on that have not logged in (MaxStartups)
-)
-IDLE_S = 15.0  # a line without work is closed before either end takes it for dead
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,17 +69,6 @@ class Wish:
     evict: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class StreamStates(Trace):
-    """What each stream does.
-
-    Args:
-        streams: ``opening``, ``flowing``, ``idle`` or ``lost``, bytes so far, and how often it was lost.
-    """
-
-    streams: tuple[tuple[str, int, int], ...]
-
-
 def pull(
     ways: Ways,
     host: str,
@@ -126,32 +103,8 @@ def pull(
     return work.result()
 
 
-class _LostError(Exception):
-    """A line was lost. ``progress``: it had brought something; ``begun``: it had been opened."""
-
-    def __init__(self, error: UnreachableError, *, progress: bool, begun: bool) -> None:
-        super().__init__(error.message)
-        self.error, self.progress, self.begun = error, progress, begun
-
-
-@dataclass(eq=False)
-class _Stream:
-    """One of the streams: opened again when it is lost."""
-
-    work: Callable[[_Stream], None]
-    number: int
-    state: str = "opening"
-    bytes: int = 0
-    lost: int = 0
-    worker: Worker = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.worker = Worker(lambda: self.work(self), f"fetch-{self.number}")
-        self.worker.start()
-
-
 class _Pull:
-    """The threads of one pull and what they share."""
+    """What the streams and the committer of one pull share."""
 
     def __init__(
         self,
@@ -163,46 +116,44 @@ class _Pull:
         wish: Wish,
         durable: Callable[[Sequence[File]], None],
     ) -> None:
-        self.ways, self.host, self.folder, self.pieces, self.wish = ways, host, folder, pieces, wish
-        self._pace = Pace(wish.streams, pieces.total if pieces.closed else None)
+        self.folder, self.pieces = folder, pieces
         self._lock, self._stop = threading.Lock(), threading.Event()
-        self._opening = threading.Semaphore(OPENING)
         self._throttle = Throttle(wish.rate, self._stop.wait)
-        self._moved = self._lost = self._bad = self._most = 0
+        self._moved = self._bad = 0
         self._troubles: dict[str, tuple[File, Trouble]] = {}  # by part file: another version may come all the same
         self._error: HsopsError | None = None  # fatal: everybody stops
-        self._last_loss: UnreachableError | None = None  # of a stream that gave up; the others go on
-        self._notes: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self._streams: list[_Stream] = []
         self._committer = Committer(folder, wish.sums, self._fail, self._refused, durable)
+        results = Results(self._came, self._landed, self._wrong, self._trouble, self._fail)
+        how = {"streams": wish.streams, "sums": wish.sums, "always": wish.always}
+        self._pool = Pool(ways, host, folder, pieces, stop=self._stop, results=results, **how)  # type: ignore[arg-type]
 
     def watch(self, emit: Emit) -> None:
         """Start threads as the pace wants them, tell the progress, until all is done."""
         self._committer.start()
         meter, states = Meter("fetch", "bytes", self.pieces.total), None
         while not self._stop.is_set() and not self.pieces.over:
-            living = self._man()
+            self._committer.check()
+            living = self._pool.man(self._moved)
             if not living:
                 break  # all gave up
-            living[0].worker.join(TICK_S / 5 if self.pieces.total < PROGRESS else TICK_S)
+            living.join(TICK_S / 5 if self.pieces.total < PROGRESS else TICK_S)
             meter.total = self.pieces.total
             if self._moved < meter.total:
                 self._tell(meter, emit)
-            now = tuple((s.state, s.bytes, s.lost) for s in self._streams)
+            now = self._pool.states
             if now != states:
-                emit(StreamStates(now))
+                emit(now)
                 states = now
-        for stream in self._streams:
-            stream.worker.check()
+        self._pool.check()
         self._committer.finish()
         self._committer.check()
+        meter.total = self.pieces.total
         self._tell(meter, emit)
 
     def end(self) -> None:
         """On every way out: no thread writes any more, and what arrived whole is committed."""
         self._stop.set()
-        for stream in self._streams:
-            stream.worker.join(2 * TICK_S)  # one that waits for a dead link is left to the end of the process
+        self._pool.join()
         self._committer.finish()
 
     def result(self) -> Pulled:
@@ -211,143 +162,18 @@ class _Pull:
         Raises:
             HsopsError: why it could not be done to the end.
         """
-        error = self._error or (self._last_loss if not self.pieces.over else None)
+        error = self._error or (self._pool.last_loss if not self.pieces.over else None)
         if error is not None:
             here = f"{self._committer.whole} of {self.pieces.files} files came whole and are kept; a rerun continues"
             error.why = f"{error.why}; {here}" if error.why else here
             raise error
         troubles = tuple(trouble for file, trouble in self._troubles.values() if self.pieces.is_latest(file))
-        return Pulled(self._committer.whole, self._moved, self._lost, self._bad, self._most, troubles)
+        return Pulled(self._committer.whole, self._moved, self._pool.lost, self._bad, self._pool.most, troubles)
 
-    def _man(self) -> list[_Stream]:
-        """Have as many streams as are wanted; returns those that live."""
-        living = [s for s in self._streams if s.worker.is_alive()]
-        for stream in self._streams:
-            stream.worker.check()
-        self._committer.check()
-        flowing = sum(s.state in ("flowing", "idle") for s in living)
-        wanted = self._pace.look(time.monotonic(), self._moved, flowing)
-        gave_up = sum(s.state == "lost" and not s.worker.is_alive() for s in self._streams)
-        while len(living) + gave_up < wanted and (self.pieces.waits or not self._streams):
-            living.append(_Stream(self._work, len(self._streams)))
-            self._streams.append(living[-1])
-        self._most = max(self._most, len(living))
-        return living
-
-    def _work(self, stream: _Stream) -> None:
-        failures = 0
-        while not self._stop.is_set() and failures <= RETRIES and not self.pieces.over and not self._surplus(stream):
-            if self.pieces.waits:
-                failures = self._try_line(stream, failures)
-            else:
-                stream.state = "idle"
-                self.pieces.wait(TICK_S)
-        stream.state = "lost" if failures > RETRIES else "over"
-
-    def _surplus(self, stream: _Stream) -> bool:
-        """There are as many without it as are wanted."""
-        earlier = sum(s.worker.is_alive() for s in self._streams[: stream.number])
-        return earlier >= self._pace.wanted
-
-    def _try_line(self, stream: _Stream, failures: int) -> int:
-        """Use up one line; returns how many in a row were lost without progress."""
-        stream.state = "opening"
-        try:
-            self._one_line(stream)
-        except _LostError as lost:
-            stream.state, stream.lost = "lost", stream.lost + 1
-            if not lost.begun and self._is_one_too_many(stream):
-                return 0
-            failures = 1 if lost.progress else failures + 1
-            self._lose(lost.error, failures)
-            return failures
-        except HsopsError as error:
-            self._fail(error)
-        except OSError as error:
-            self._fail(local_error(error, self.folder))
-        return 0
-
-    def _one_line(self, stream: _Stream) -> None:
-        """Open a line and use it up.
-
-        Raises:
-            _LostError: it was lost; what it was asked for and did not bring was given back.
-        """
-        receiver, opening = None, threading.Event()
-        try:
-            self._opening.acquire()
-            try:
-                line = self.ways.open(self._notes.put)
-            except BaseException:
-                self._opening.release()
-                raise
-            with closing(line):
-                hooks = self._hooks(stream, opening)
-                sums = {"sums": self.wish.sums, "always": self.wish.always}
-                receiver = Receiver(line, self.folder, hooks, self.host, **sums)  # type: ignore[arg-type]
-                try:
-                    receiver.run(self._stop)
-                finally:
-                    self._opened(opening)
-        except UnreachableError as error:
-            progress = receiver is not None and (receiver.settled > 0 or receiver.moved >= PROGRESS)
-            raise _LostError(error, progress=progress, begun=receiver is not None and receiver.begun) from None
-        finally:
-            self.pieces.give_back(receiver.rest() if receiver else ())
-
-    def _opened(self, opening: threading.Event) -> None:
-        if not opening.is_set():
-            opening.set()
-            self._opening.release()
-
-    def _is_one_too_many(self, stream: _Stream) -> bool:
-        """A stream more, that the host does not let in, while others flow: then there are no more than those."""
-        flowing = sum(s.state == "flowing" for s in self._streams)
-        if not flowing or stream.number < self._pace.least:
-            return False
+    def _came(self, count: int) -> None:
         with self._lock:
-            self._pace.limit(flowing)
-        self._notes.put(Note(f"the host lets in no more than {flowing} streams at once", self.host))
-        return True
-
-    def _lose(self, error: UnreachableError, failures: int) -> None:
-        if isinstance(error, HostKeyError | AuthenticationError):
-            self._fail(error)
-            return
-        with self._lock:
-            self._lost += 1
-            self._last_loss = error
-        again = f"opened again ({failures} of {RETRIES})" if failures <= RETRIES else "given up"
-        self._notes.put(Note(f"a stream was lost: {error.message}; {again}", self.host, "warn"))
-        if failures >= DOUBT:
-            self.ways.shut(error, self._notes.put)
-        if failures <= RETRIES:
-            self._stop.wait(PAUSE_S * 2 ** (failures - 1))
-
-    def _hooks(self, stream: _Stream, opening: threading.Event) -> Hooks:
-        def take(wait: bool) -> tuple[Piece, ...]:
-            self._opened(opening)
-            stream.state = "flowing"
-            return self._take(stream, wait=wait)
-
-        def moved(count: int) -> None:
-            stream.bytes += count
-            with self._lock:
-                self._moved += count
-            self._throttle.take(count)
-
-        return Hooks(take, moved, self._landed, self._wrong, self._trouble)
-
-    def _take(self, stream: _Stream, *, wait: bool) -> tuple[Piece, ...]:
-        until = time.monotonic() + IDLE_S
-        while not self._stop.is_set() and not self._surplus(stream):
-            if taken := self.pieces.take(self._pace.wanted):
-                return taken
-            if not wait or self.pieces.over or time.monotonic() > until:
-                break
-            stream.state = "idle"
-            self.pieces.wait(TICK_S)
-        return ()
+            self._moved += count
+        self._throttle.take(count)
 
     def _landed(self, piece: Piece, file: File) -> None:
         if not self.pieces.settle(piece) or file.part in self._troubles:
@@ -377,7 +203,7 @@ class _Pull:
     def _trouble(self, piece: Piece, trouble: Trouble) -> None:
         with self._lock:
             self._troubles[piece.transfer.file.part] = piece.transfer.file, trouble
-        self.pieces.settle(piece)
+        self.pieces.abandon(piece)
 
     def _fail(self, error: HsopsError) -> None:
         with self._lock:
@@ -385,8 +211,8 @@ class _Pull:
         self._stop.set()
 
     def _tell(self, meter: Meter, emit: Emit) -> None:
-        while not self._notes.empty():
-            emit(self._notes.get())
-        flowing = sum(s.state == "flowing" and s.worker.is_alive() for s in self._streams)
+        while not self._pool.notes.empty():
+            emit(self._pool.notes.get())
+        flowing = self._pool.flowing
         detail = f"{self._committer.whole} of {self.pieces.files} files"
         emit(meter.at(self._moved, f"{detail} · {flowing} streams" if flowing else detail))

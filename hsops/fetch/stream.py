@@ -13,25 +13,10 @@ from hsops.fetch.folder import Folder
 from hsops.fetch.line import Line, needs_sum
 from hsops.fetch.pieces import Piece
 from hsops.fetch.plan import File, Kept
-from hsops.fetch.wire import Data, End, LostStreamError, Reader, Refused
+from hsops.fetch.trouble import Trouble, misplaced
+from hsops.fetch.wire import Data, End, Event, LostStreamError, Reader, Refused
 
 AHEAD = 2  # requests under way on one line
-
-
-@dataclass(frozen=True, slots=True)
-class Trouble:
-    """Why one file did not come.
-
-    Args:
-        id: the sample, or the file's name.
-        code: ``missing``, ``changed``, ``unreadable`` (as the agent said), ``checksum``, ``open``, ``name``,
-            ``only-copy`` or ``local``: its place here is taken.
-        message: one sentence.
-    """
-
-    id: str
-    code: str
-    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,18 +101,30 @@ class Receiver:
         for event in self._reader.events(batch.pieces):
             if stop.is_set():
                 return
-            if isinstance(event, Data):
-                batch.write(event)
-                self.moved += len(event.data)
-                self.hooks.moved(len(event.data))
+            if batch.is_settled(event.index):  # the rest of what has no place here
                 continue
             piece = batch.pieces[event.index]
-            self.settled += 1
-            if isinstance(event, Refused):
+            try:
+                self._take(batch, piece, event)
+            except OSError as error:
+                if not self._folder.is_of_one(error):
+                    raise
                 batch.settle(event.index)
-                self.hooks.trouble(piece, Trouble(piece.transfer.file.id, event.code, event.message))
-            else:
-                self._judge(batch, event, piece)
+                file = piece.transfer.file
+                self.hooks.trouble(piece, misplaced(file, error, self._folder.part(file)))
+
+    def _take(self, batch: _Batch, piece: Piece, event: Event) -> None:
+        if isinstance(event, Data):
+            batch.write(event)
+            self.moved += len(event.data)
+            self.hooks.moved(len(event.data))
+            return
+        self.settled += 1
+        if isinstance(event, Refused):
+            batch.settle(event.index)
+            self.hooks.trouble(piece, Trouble(piece.transfer.file.id, event.code, event.message))
+        else:
+            self._judge(batch, event, piece)
 
     def _judge(self, batch: _Batch, end: End, piece: Piece) -> None:
         """All of it came: whether it is what it must be. If not, nothing of it can be trusted."""
@@ -192,6 +189,9 @@ class _Batch:
             if piece.at > piece.start:
                 piece.digest.update_from(self._folder.part(piece.transfer.file), piece.start, piece.at)
         return piece.digest
+
+    def is_settled(self, index: int) -> bool:
+        return index in self._settled
 
     def settle(self, index: int) -> None:
         self.close()

@@ -13,9 +13,10 @@ from pathlib import Path
 
 from hsops.core.errors import UnreachableError
 from hsops.core.events import Emit, Note
-from hsops.fetch.folder import LOCAL, PIECES, stamp_from, stamp_of
+from hsops.fetch.folder import PIECES
+from hsops.fetch.manifest import LOCAL, stamp_from, stamp_of
 from hsops.fetch.plan import File, Held, Stamp
-from hsops.fetch.stream import Trouble
+from hsops.fetch.trouble import Trouble
 from hsops.remote.agent import Agent
 from hsops.remote.tree import Entry, list_tree
 

@@ -15,7 +15,7 @@ SIZE = 80 << 10  # 72 KiB were full when a diagnosis learned to ask NCCL, and wh
 _ORDER = """
 gpus doctor_gpus probe_host probe probe_stacks patch_owners patch_shapes patch_plan patch_view patch
 patch_store patch_script patch_site lock lock_verbs patch_copy patch_guard leases audit orphans runs strangers proof
-rundir stop facts doctor jit_cache dumps logs send evict tree prune probe_census probe_strace probe_sample vitals
+rundir stop facts doctor jit_cache dumps logs send evict aside tree prune probe_census probe_strace probe_sample vitals
 follow direct restart probe_tools oom protocol probe_files __main__ ending probe_http supervisor procs claims doctor_pci
 serve frames relay options
 """

@@ -17,7 +17,7 @@ from hsops.core.events import ignore
 from hsops.core.inventory import HostSpec
 from hsops.fetch.dumps import Dumps, Until
 from hsops.fetch.fetch import fetch
-from hsops.fetch.folder import LEDGER
+from hsops.fetch.ledger import LEDGER
 from hsops.fetch.pace import Streams
 from hsops.fetch.pull import Wish
 from hsops.remote.agent import Agent

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hsops.core.inventory import HostSpec
-from hsops.fetch.folder import LEDGER
+from hsops.fetch.ledger import LEDGER
 from hsops.fetch.tree import OURS
 from tests.fetching import Place, envelope, place, wait_for
 from tests.hosts import Server

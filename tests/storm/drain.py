@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from hsops.core.dumps import MANIFEST, Sample
-from hsops.fetch.folder import LEDGER
+from hsops.fetch.ledger import LEDGER
 from hsops.lab import sshd
 from tests.dump_maker import checksum_of
 from tests.fetching import ROOT, SERVER

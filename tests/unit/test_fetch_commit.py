@@ -12,8 +12,8 @@ from hsops.core.checksum import checksum_of
 from hsops.fetch.commit import Committer
 from hsops.fetch.folder import Folder, open_folder
 from hsops.fetch.plan import File, Kept
-from hsops.fetch.stream import Trouble
 from hsops.fetch.tree import OURS, TreeLayout
+from hsops.fetch.trouble import Trouble
 
 FILE = File("a", "a", 10, "v2", f"{OURS}/v2.part", "", json.dumps({"name": "a", "bytes": 10, "version": "v2"}))
 
@@ -56,7 +56,7 @@ def test_the_only_copy_is_kept_to_the_last_moment(tmp_path: Path) -> None:
         folder.adopt([old])
         folder.part(FILE).write_bytes(b"0123456789")
         folder.keep(FILE, Kept(0, 10, "x"))
-        folder.note("copied", [old])
+        folder.ledger.note("copied", [old])
 
         ((_, trouble),) = commit(folder)
 

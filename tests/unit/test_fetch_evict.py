@@ -23,7 +23,8 @@ from hsops.core.events import ignore
 from hsops.fetch import evict as evict_
 from hsops.fetch.dumps import DumpLayout, file_of
 from hsops.fetch.evict import Evictor
-from hsops.fetch.folder import LEDGER, Folder, open_folder
+from hsops.fetch.folder import Folder, open_folder
+from hsops.fetch.ledger import LEDGER
 from hsops.fetch.plan import File
 from hsops.fetch.prepare import prepare
 from hsops.fetch.tree import OURS, TreeLayout
@@ -197,7 +198,7 @@ def test_where_there_are_no_hard_links_a_name_is_given_back_too(
 ) -> None:
     """Nor of another user's file."""
 
-    def link(*_: object) -> None:
+    def link(*_: object, **_more: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
     (tmp_path / f"{agent_evict.ASIDE}a").write_bytes(b"abc")
@@ -233,7 +234,7 @@ def test_all_of_it_is_durable_before_the_host_is_asked(tmp_path: Path, monkeypat
         evictor.finish()
 
     before = set(synced[: synced.index("asked")])
-    assert {str(to / "d/a"), str(to / "d"), str(to), str(folder.ledger), str(folder.ledger.parent)} <= before
+    assert {str(to / "d/a"), str(to / "d"), str(to), str(folder.ledger.path), str(folder.ledger.path.parent)} <= before
 
 
 def tree_file(name: str, checksum: str, version: str = "v1") -> File:
@@ -251,9 +252,9 @@ def test_the_ledger_is_of_one_host(tmp_path: Path) -> None:
             evictor = Evictor(host, "/dumps", folder, ignore)  # type: ignore[arg-type]
             evictor.put([file_of(sample, "{}")])
             evictor.finish()
-            with folder.ledger.open("a") as ledger:
+            with folder.ledger.path.open("a") as ledger:
                 ledger.write('{"time":"to')
-    lines = [line for line in folder.ledger.read_text().split("\n") if not line.startswith('{"time":"to')]
+    lines = [line for line in folder.ledger.path.read_text().split("\n") if not line.startswith('{"time":"to')]
 
     assert host.asked == [sample.file] * 2
     assert [json.loads(line)["host"] for line in lines] == ["h", "h", "other", "other"]
@@ -315,7 +316,7 @@ def test_a_fetch_that_ends_early_does_not_wait_for_a_silent_host(
         evictor.finish()
 
     assert (len(patience), evictor.files) == (1, 0)
-    assert "b.safetensors" not in folder.ledger.read_text()
+    assert "b.safetensors" not in folder.ledger.path.read_text()
 
 
 def test_a_request_that_is_repeated_is_waited_for_a_shorter_time(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from dataclasses import asdict, replace
@@ -54,7 +55,7 @@ def test_a_torn_or_foreign_line_is_untidy_and_tidied(tmp_path: Path, tail: str) 
             file.write(tail)
 
         before = folder.read()
-        folder.forget(["b.safetensors"])
+        folder.manifest.forget(["b.safetensors"])
         after = folder.read()
 
     assert before.untidy
@@ -138,3 +139,30 @@ def test_a_line_is_kept_whatever_the_host_put_in(tmp_path: Path) -> None:
 
     assert contents.held[file.name].stamp == contents.files[file.name]
     assert not contents.untidy
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EPERM, errno.ENOENT])
+def test_another_users_file_is_one_files_trouble(code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless the folder itself cannot be written: then no other file could come either."""
+    with open_folder(tmp_path / "to", LAYOUT) as folder:
+        assert folder.is_of_one(OSError(code, "no"))
+        assert not folder.is_of_one(OSError(errno.ENOSPC, "full"))
+
+        monkeypatch.setattr(os, "access", lambda *_: False)
+        assert not folder.is_of_one(OSError(code, "no"))
+
+
+@pytest.mark.parametrize("name", ["part", "pieces"])
+def test_a_look_and_a_drop_take_nothing_for_ours(name: str, tmp_path: Path) -> None:
+    """A folder where a part file or its list would be: its size is no beginning, and it is not removed."""
+    file = file_of(make(tmp_path / "host", "a", [1]), "{}")
+    with open_folder(tmp_path / "to", LAYOUT) as folder:
+        (tmp_path / "to" / (file.part + (PIECES if name == "pieces" else ""))).mkdir()
+        if name == "pieces":
+            folder.part(file).write_bytes(b"12")
+
+        assert folder.look({file.name: file}).parts == ({file.part: Part(2)} if name == "pieces" else {})
+        folder.drop(file.part)
+
+    assert not folder.part(file).is_file()
+    assert len(list((tmp_path / "to").iterdir())) == 1

@@ -142,3 +142,18 @@ def test_what_is_on_its_way_is_not_asked_for_twice() -> None:
     pieces.add(transfers(1, 1000))
 
     assert (len(pieces.take(1)), pieces.total, pieces.files) == (1, 1000, 1)
+
+
+def test_of_a_file_that_will_not_come_no_more_is_asked_for() -> None:
+    """Others stay; what is under way ends by itself."""
+    big, small = transfers(1, 40 * SLICE)[0], transfers(2, 5)[1]
+    pieces = Pieces([big, small])
+    first = [pieces.take(4)[0], pieces.take(4)[0]]
+    assert {p.transfer for p in first} == {big}
+
+    pieces.abandon(first[0])
+
+    (rest,) = pieces.take(4)
+    assert (rest.transfer, pieces.left, pieces.waits) == (small, 0, False)
+    pieces.settle(first[1])
+    assert not pieces.over and pieces.settle(rest) and pieces.over

@@ -21,8 +21,8 @@ from hsops.core.events import ignore
 from hsops.fetch import dumps
 from hsops.fetch import tree as tree_
 from hsops.fetch.plan import File
-from hsops.fetch.stream import Trouble
 from hsops.fetch.tree import LOSSES, OURS, TreeFolder, TreeLayout, file_of, is_blind_to_case, refusals, shown
+from hsops.fetch.trouble import Trouble
 from hsops.remote.tree import Entry
 from tests.samples import SAMPLE
 
@@ -121,14 +121,6 @@ def test_the_agent_names_what_is_still_written(tmp_path: Path, capsys: pytest.Ca
     with (tmp_path / "read").open(), (tmp_path / "written").open("a"):
         assert listed(capsys, tmp_path)[1]["open"] == ["linked", "written"]
     assert listed(capsys, tmp_path)[1]["open"] == []
-
-
-def test_what_an_eviction_has_put_aside_is_not_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It is nobody's name: it has its own again in a moment, or is gone."""
-    (tmp_path / f"{tree.ASIDE}a").write_text("x")
-    (tmp_path / "b").write_text("x")
-
-    assert listed(capsys, tmp_path)[0] == {"b"}
 
 
 @pytest.mark.parametrize("losses", [LOSSES, LOSSES + 1])

@@ -90,7 +90,7 @@ def test_pipes_where_fetch_writes_are_no_trap(tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "to" / f".{MANIFEST}.new")
         os.mkfifo(folder.part(file))
 
-        folder.forget([])
+        folder.manifest.forget([])
         with pytest.raises(OSError, match="No such device or address"):
             folder.open_part(file, 0)
 
