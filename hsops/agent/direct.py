@@ -28,7 +28,8 @@ _KEEP_ALIVE = (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
 def direct(params: "dict[str, Any]") -> None:
     """Serve until the client leaves.
 
-    ``params``: ``folder``; ``identity``, this end's key and certificate; ``peer``, the client's certificate (PEM).
+    ``params``: ``folder``; ``identity``, this end's key and certificate; ``peer``, the client's certificate (PEM);
+    ``window``, bytes that may be under way on one connection, 0: as the system has it.
     Event, once: ``listening`` {"address", "port"}. Nothing follows.
     """
     client, _, address, _ = os.environ.get("SSH_CONNECTION", "   ").split(" ")
@@ -37,10 +38,18 @@ def direct(params: "dict[str, Any]") -> None:
     context = _context(params["identity"], params["peer"])
     family, _, _, _, place = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)[0]
     with socket.socket(family, socket.SOCK_STREAM) as listener:
+        _widen(listener, int(params["window"]))
         listener.bind(place)
         listener.listen(64)
         protocol.emit("listening", address=address, port=listener.getsockname()[1])
         _Door(context, send.folder_of(params), client.partition("%")[0]).keep(listener)
+
+
+def _widen(listener: socket.socket, window: int) -> None:
+    """Its connections have that from the first byte on; if less is allowed, what the system does is better."""
+    with contextlib.suppress(OSError, ValueError), open("/proc/sys/net/core/wmem_max") as file:
+        if 0 < window <= int(file.read()):
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, window)
 
 
 def _context(identity: str, peer: str) -> ssl.SSLContext:

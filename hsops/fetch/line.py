@@ -16,6 +16,7 @@ from hsops.fetch.pieces import Piece
 from hsops.fetch.wire import LostStreamError
 from hsops.remote.agent import Agent
 from hsops.remote.direct import FIRST_S, Connection, Direct, NoDirectWayError, opened
+from hsops.remote.host import FAR_S
 
 BULK = Deadline(connect=15.0, idle=30.0, total=None)
 WORTH = 16 << 20  # bytes from which on a way beside SSH is looked for: a firewall may cost two seconds
@@ -101,12 +102,26 @@ class Ways:
     Args:
         agent, source: whose files.
         direct: the door beside SSH, if there is one.
+        first: a connection through it that is there already.
         only: never through SSH.
     """
 
-    def __init__(self, agent: Agent, source: str, direct: Direct | None = None, *, only: bool = False) -> None:
+    def __init__(
+        self,
+        agent: Agent,
+        source: str,
+        direct: Direct | None = None,
+        first: Connection | None = None,
+        *,
+        only: bool = False,
+    ) -> None:
         self._agent, self._source, self._direct, self._only = agent, source, direct, only
-        self._lock = threading.Lock()
+        self._lock, self._first = threading.Lock(), first
+
+    @property
+    def far(self) -> bool:
+        """A round trip takes long: one stream brings little, however fast the machines are."""
+        return self._agent.host.round_trip >= FAR_S
 
     @property
     def name(self) -> str:
@@ -123,10 +138,11 @@ class Ways:
             UnreachableError: the host is not reached.
             NoDirectWayError: not beside SSH, and no other way is wanted.
         """
-        direct = self._direct
+        with self._lock:
+            direct, first, self._first = self._direct, self._first, None
         if direct is not None:
             try:
-                return DirectLine(direct.connect())
+                return DirectLine(first or direct.connect())
             except NoDirectWayError as error:
                 if self._only:
                     raise
@@ -162,7 +178,7 @@ def ways(agent: Agent, source: str, way: Channel, size: int | None, emit: Emit) 
     if way == "ssh" or (way == "auto" and (few or agent.host.via or agent.host.address is None)):
         yield Ways(agent, source)
         return
-    with _tried(agent, source, FIRST_S if way == "auto" else BULK.connect) as (direct, why):
+    with _tried(agent, source, FIRST_S if way == "auto" else BULK.connect) as (direct, first, why):
         if direct:
             emit(Note(f"the bytes come over TLS beside SSH, from {direct.place}", name))
         elif way == "direct":
@@ -170,26 +186,29 @@ def ways(agent: Agent, source: str, way: Channel, size: int | None, emit: Emit) 
             raise NoDirectWayError(f"there is no direct connection: {why}", host=name, fix=fix)
         else:
             emit(Note(f"the bytes come over ssh; a direct connection would be faster, but: {why}", name))
-        yield Ways(agent, source, direct, only=way == "direct")
+        yield Ways(agent, source, direct, first, only=way == "direct")
 
 
 @contextmanager
-def _tried(agent: Agent, source: str, seconds: float) -> Iterator[tuple[Direct | None, str]]:
-    """The door if a connection through it can be made, else why not."""
+def _tried(agent: Agent, source: str, seconds: float) -> Iterator[tuple[Direct | None, Connection | None, str]]:
+    """The door and a connection through it, if one can be made, else why not."""
     entering = opened(agent, source)
     try:
         direct = entering.__enter__()
     except (NoDirectWayError, RemoteError) as error:  # if the host is not there at all, a line over ssh tells
-        yield None, error.message
+        yield None, None, error.message
         return
+    first: Connection | None = None
     try:
         try:
-            direct.connect(seconds).close()
+            first = direct.connect(seconds)
         except NoDirectWayError as error:
-            yield None, error.message
+            yield None, None, error.message
         else:
-            yield direct, ""
+            yield direct, first, ""
     finally:
+        if first:
+            first.close()
         with suppress(HsopsError):  # of a link that died meanwhile
             entering.__exit__(None, None, None)
 

@@ -40,13 +40,14 @@ class Pace:
     Args:
         streams: the limits.
         total: bytes that will come; None when more may follow.
+        far: a round trip takes long: to try fewer first would cost more than all of them do.
     """
 
-    def __init__(self, streams: Streams, total: int | None) -> None:
+    def __init__(self, streams: Streams, total: int | None, *, far: bool = False) -> None:
         worth = streams.most if total is None else max(1, -(-total // FIRST))
         self.most = min(streams.most, worth)
         self.least = min(streams.least, self.most)
-        self.wanted = self.least
+        self.wanted = self.most if far else self.least
         self._since: tuple[float, int] | None = None  # when the present number began to flow, and the bytes by then
         self._before: tuple[int, float] | None = None  # the smaller number that was given up, and its rate
         self._settled = 0.0

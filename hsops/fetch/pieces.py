@@ -13,7 +13,8 @@ from hsops.fetch.plan import File, Transfer
 LARGEST, SMALLEST = 64 << 20, 1 << 20  # bytes of one request
 FILES = 256  # in one request: its text must fit into what lies between two sockets, unread
 WHOLE = 128 << 20  # a file up to here comes in one piece: its checksum is known when its last byte is
-SLICE = 8 << 20  # no smaller piece of a file: each is a line in a list
+SLICE = 8 << 20  # of a file: what is smaller than two is not cut; each piece is a line in a list
+LAST = 2 << 20  # no smaller piece: what one stream still brings while the others have nothing to do
 
 
 @dataclass(eq=False, slots=True)
@@ -162,11 +163,11 @@ class Pieces:
         few = len(self._todo) < streams and piece.left > 2 * SLICE
         if piece.alone and piece.left <= WHOLE and not few:
             return piece.left
-        return max(SLICE, share)
+        return max(LAST if streams > 1 else SLICE, share)
 
     def _next(self, most: int) -> Piece:
         piece = self._todo[0]
-        if piece.left <= most + SLICE // 2:
+        if piece.left <= most + min(most, SLICE) // 2:
             return self._todo.popleft()
         self._open[piece.transfer.file.part] += 1
         cut = piece.at + most

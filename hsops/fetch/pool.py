@@ -26,8 +26,9 @@ PAUSE_S = 0.5  # before the first retry; doubles
 PROGRESS = 8 << 20  # bytes that count as progress between two losses
 TICK_S = 0.5
 OPENING = (
-    4  # connections that are being opened at once: sshd drops some from 10 on that have not logged in (MaxStartups)
+    4  # connections that are being opened at once: sshd drops some from 10 on that are not logged in (MaxStartups)
 )
+FAR_OPENING = 8  # where one takes a dozen round trips
 IDLE_S = 15.0  # a line without work is closed before either end takes it for dead
 
 
@@ -115,8 +116,8 @@ class Pool:
     ) -> None:
         self._ways, self._host, self._folder, self._pieces = ways, host, folder, pieces
         self._sums, self._always, self._stop, self._results = sums, always, stop, results
-        self._pace = Pace(streams, pieces.total if pieces.closed else None)
-        self._lock, self._opening = threading.Lock(), threading.Semaphore(OPENING)
+        self._pace = Pace(streams, pieces.total if pieces.closed else None, far=ways.far)
+        self._lock, self._opening = threading.Lock(), threading.Semaphore(FAR_OPENING if ways.far else OPENING)
         self._streams: list[_Stream] = []
         self.notes: queue.SimpleQueue[Event] = queue.SimpleQueue()  # for people
         self.lost = self.most = 0  # streams: how often one was, how many were there at once

@@ -16,17 +16,23 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from hsops.core.deadline import QUICK
 from hsops.core.errors import AgentError, DeadlineError, UnreachableError
 from hsops.remote.agent import Agent
+from hsops.remote.host import FAR_S
 
 FIRST_S = 2.0
 """Seconds for the first connection: a firewall that drops packets costs so much, once."""
 _VALID = dt.timedelta(days=60)  # longer than any pull; the clocks of two machines may differ by days
 _PIECE = 1 << 18
 _IDLE_S = 30.0
+_WINDOW = (
+    4 << 20
+)  # bytes under way on one far connection; the kernel's own begins at a hundredth of it, and grows slowly
+_MOST = "/proc/sys/net/core/rmem_max"
 
 
 class NoDirectWayError(UnreachableError):
@@ -53,10 +59,13 @@ class Direct:
         place: where.
         context: has the client's key, and trusts the agent's certificate alone.
         certificate: the agent's, DER.
+        far: a round trip takes long.
     """
 
-    def __init__(self, host: str, place: Place, context: ssl.SSLContext, certificate: bytes) -> None:
-        self.host, self.place = host, place
+    def __init__(
+        self, host: str, place: Place, context: ssl.SSLContext, certificate: bytes, *, far: bool = False
+    ) -> None:
+        self.host, self.place, self._far = host, place, far
         self._context, self._certificate = context, certificate
 
     def connect(self, seconds: float = FIRST_S) -> Connection:
@@ -79,7 +88,7 @@ class Direct:
 
     def _connect(self, address: str, seconds: float) -> Connection:
         until = time.monotonic() + seconds
-        plain = socket.create_connection((address, self.place.port), seconds)
+        plain = _dial(address, self.place.port, seconds, window=_WINDOW if self._far else 0)
         try:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             plain.settimeout(max(0.05, until - time.monotonic()))
@@ -157,11 +166,38 @@ def opened(agent: Agent, folder: str) -> Iterator[Direct]:
         raise NoDirectWayError("commands run behind an exec prefix (via), whose network may be another", host=host.name)
     if host.address is None:
         raise NoDirectWayError("it is this machine", host=host.name)
-    ours, theirs = Identity.make(), Identity.make()
-    params = {"folder": folder, "identity": theirs.both, "peer": ours.certificate}
+    ours, theirs, far = Identity.make(), Identity.make(), host.round_trip >= FAR_S
+    params = {"folder": folder, "identity": theirs.both, "peer": ours.certificate, "window": _WINDOW if far else 0}
     with agent.stream("dumps-direct", deadline=QUICK, **params) as events:
         place = _listening(events, host.name, host.address)
-        yield Direct(host.name, place, _context(ours, theirs), ssl.PEM_cert_to_DER_cert(theirs.certificate))
+        certificate = ssl.PEM_cert_to_DER_cert(theirs.certificate)
+        yield Direct(host.name, place, _context(ours, theirs), certificate, far=far)
+
+
+def _dial(address: str, port: int, seconds: float, *, window: int) -> socket.socket:
+    """A TCP connection with so large a window, if the system lets us: it must be asked for before the first packet.
+
+    Where it does not, its own way to the largest that it has is better.
+    """
+    if not window or _allowed(_MOST) < window:
+        return socket.create_connection((address, port), seconds)
+    family, kind, protocol, _, place = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+    plain = socket.socket(family, kind, protocol)
+    try:
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, window)
+        plain.settimeout(seconds)
+        plain.connect(place)
+    except BaseException:
+        plain.close()
+        raise
+    return plain
+
+
+def _allowed(name: str) -> int:
+    try:
+        return int(Path(name).read_text("ascii"))
+    except (OSError, ValueError):
+        return 0
 
 
 def _listening(events: Iterator[dict[str, Any]], host: str, known: str) -> Place:

@@ -10,6 +10,9 @@ from typing import Protocol
 from hsops.core.command import Command
 from hsops.core.deadline import Deadline
 
+FAR_S = 0.03
+"""Seconds of a round trip from which on a connection's window, not the machines, bounds what comes through it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Completed:
@@ -87,6 +90,11 @@ class Host(Protocol):
     @property
     def address(self) -> str | None:
         """Where connections beside SSH may reach it: a name or address; empty behind a jump host; None: it is here."""
+        ...
+
+    @property
+    def round_trip(self) -> float:
+        """Seconds of the fastest way there and back so far, as the kernel saw it; 0: not known, or it is here."""
         ...
 
     def run(self, command: Command, *, stdin: bytes = b"", deadline: Deadline = Deadline()) -> Completed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from hsops.remote.pulse import Pulse
 from hsops.remote.target import Target
 
 T = TypeVar("T")
+_MIN_RTT = 148  # where Linux' struct tcp_info has its tcpi_min_rtt, microseconds
 _REFUSED = 2.0  # seconds
 logging.getLogger("paramiko").addHandler(logging.NullHandler())  # else its threads print tracebacks on stderr
 
@@ -74,6 +76,15 @@ class Link:
     def alive(self) -> bool:
         """Not closed, and not known to be dead."""
         return not self._closed.is_set() and bool(self.transport.is_active())
+
+    @property
+    def round_trip(self) -> float:
+        """Seconds, the least that the kernel saw; 0 where it cannot tell: another system, a proxy."""
+        if self._sock:
+            with suppress(AttributeError, OSError, struct.error):
+                told = self._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 192)
+                return float(struct.unpack_from("I", told, _MIN_RTT)[0]) / 1e6
+        return 0.0
 
     def session(self, connect: float) -> paramiko.Channel:
         """A new session channel."""

@@ -22,7 +22,7 @@ class LocalHost:
     """
 
     def __init__(self, name: str, via: tuple[str, ...] = ()) -> None:
-        self.name, self.via, self.address = name, via, None
+        self.name, self.via, self.address, self.round_trip = name, via, None, 0.0
         self._talks: list[ChildStream] = []
 
     def run(self, command: Command, *, stdin: bytes = b"", deadline: Deadline = Deadline()) -> Completed:

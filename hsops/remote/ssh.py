@@ -51,6 +51,11 @@ class SshHost:
     def address(self) -> str:
         return "" if self.target.jump or self.target.proxy else self.target.hostname
 
+    @property
+    def round_trip(self) -> float:
+        link = self._link
+        return link.round_trip if link else 0.0
+
     def run(self, command: Command, *, stdin: bytes = b"", deadline: Deadline = Deadline()) -> Completed:
         return calls.run(self, command, stdin, deadline)
 

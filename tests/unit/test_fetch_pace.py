@@ -28,6 +28,12 @@ def test_streams_are_added_while_each_brings_its_own() -> None:
     assert drive(Pace(Streams(2, 16), HUGE), lambda n: n * 1e7, 20)[-1] == 16
 
 
+def test_a_far_host_is_asked_through_all_at_once() -> None:
+    """Unless there is little to bring."""
+    assert Pace(Streams(2, 16), HUGE, far=True).wanted == 16
+    assert Pace(Streams(2, 16), 3 * FIRST, far=True).wanted == 3
+
+
 def test_streams_that_bring_nothing_are_given_up() -> None:
     """A short way: two fill it. It is tried, and not tried again at once."""
     seen = drive(Pace(Streams(2, 16), HUGE), lambda n: min(n, 2) * 1e8, 20)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from hsops.fetch.pieces import FILES, LARGEST, SLICE, SMALLEST, WHOLE, Piece, Pieces
+from hsops.fetch.pieces import FILES, LARGEST, LAST, SLICE, SMALLEST, WHOLE, Piece, Pieces
 from hsops.fetch.plan import Kept, Part, Transfer
 from tests.unit.test_fetch_plan import A
 
@@ -59,7 +59,7 @@ def test_a_large_file_is_cut_without_a_gap(size: int, streams: int) -> None:
 
     assert [p.start for p in made] == [0, *(p.end for p in made[:-1])]
     assert made[-1].end == size
-    assert all(SLICE <= p.left <= LARGEST for p in made[:-1])
+    assert all(LAST <= p.left <= LARGEST for p in made[:-1])
     assert len(made) >= streams and not any(p.alone for p in made)
     assert [pieces.settle(p) for p in made] == [False] * (len(made) - 1) + [True]
     assert pieces.over
