@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from hsops.extract.place import Finding, Place
 
 CONCURRENCY = 16
+ROOM_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,7 @@ class Wish:
     limit: int = 0
     concurrency: int = CONCURRENCY
     relaunch: int = 0
+    room_wait: float = ROOM_S
     failures: Path | None = None
 
 
@@ -45,12 +47,15 @@ def extract(
     relaunch: Annotated[
         int, typer.Option(min=0, max=100, metavar="N", help="Start a server that dies or hangs again, N times at most.")
     ] = 0,
+    room_wait: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="How long a host may be full before it ends.")
+    ] = ROOM_S,
     failures: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the prompts without a dump there, with the reasons.")
     ] = None,
 ) -> None:
     """Send each prompt that has no dump yet and wait for its line in the manifest. Run it again to continue."""
-    wish = Wish(prompts, tuple(server or ()), limit, concurrency, relaunch, failures)
+    wish = Wish(prompts, tuple(server or ()), limit, concurrency, relaunch, room_wait, failures)
     run(ctx, "extract", lambda session: drive(session, wish))
 
 
@@ -66,7 +71,7 @@ def drive(session: Session, wish: Wish) -> Outcome:
     places = tuple(_place(session, spec) for spec in specs)
     path = Path(wish.prompts).expanduser()
     read = read_prompts(path)[: wish.limit or None]
-    job = Job(places, path, read, wish.concurrency, wish.relaunch, journal_path(path))
+    job = Job(places, path, read, wish.concurrency, wish.relaunch, wish.room_wait, journal_path(path))
     return render.outcome(extract_(job, session.console.emit), wish.failures)
 
 

@@ -15,6 +15,7 @@ from hsops.core.events import Emit, Note
 from hsops.core.prompts import Prompt, shorten
 from hsops.extract.journal import Journal, only_one
 from hsops.extract.lane import Lane
+from hsops.extract.ledger import PATIENCE_S
 from hsops.extract.place import Place
 from hsops.extract.plan import Plan, plan, row_size
 from hsops.extract.pool import Failure, Pool, Tally
@@ -35,6 +36,7 @@ class Job:
         prompts: of it, in order.
         concurrency: prompts under way at once, at each server.
         relaunch: how often a server that died or hangs may be started again.
+        patience: seconds that a host's file system may stay full.
         journal: where attempts are written down; None: nowhere.
     """
 
@@ -43,6 +45,7 @@ class Job:
     prompts: tuple[Prompt, ...]
     concurrency: int
     relaunch: int = 0
+    patience: float = PATIENCE_S
     journal: Path | None = None
 
 
@@ -113,7 +116,7 @@ def extract(job: Job, emit: Emit) -> Extracted:
     """
     started = time.monotonic()
     lanes = [
-        Lane(place, file=str(job.file), concurrency=job.concurrency, relaunch=job.relaunch, emit=emit)
+        Lane(place, emit, file=str(job.file), concurrency=job.concurrency, relaunch=job.relaunch, patience=job.patience)
         for place in job.places
     ]
     with ExitStack() as stack:
@@ -209,8 +212,9 @@ def _drive(job: Job, pool: Pool, lanes: Sequence[Lane], emit: Emit) -> bool:
             lane.start(pool)
         while alive := [lane for lane in lanes if not lane.over]:
             alive[0].join(TICK_S)
-            if not pool.settled and any(lane.sending for lane in lanes):
-                emit(pulse.at(pool.total(), len(pool.failures)))
+            if not pool.settled and (sending := [lane for lane in lanes if lane.sending]):
+                short = [lane.name for lane in sending if lane.is_short]
+                emit(pulse.at(pool.total(), len(pool.failures), short))
     except KeyboardInterrupt:
         return True
     finally:
@@ -289,5 +293,6 @@ def _warn_of_space(job: Job, listings: dict[str, Listing], todo: tuple[Prompt, .
     free = sum(listing.free for listing in listings.values())
     if need > free:
         where = " and ".join(place.folder for place in job.places)
-        message = f"{need:,} bytes are to come, {where} has {free:,} free: it will stop when that is full"
+        message = f"{need:,} bytes are to come, {where} has {free:,} free: it waits when that is full, "
+        message += "until hsops fetch --follow --evict makes room"
         emit(Note(message, job.places[0].agent.host.name, "warn"))

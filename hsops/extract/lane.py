@@ -39,16 +39,19 @@ class Lane:
 
     Args:
         place: the server.
+        emit: told what happens.
         file: name of the prompts file, for faults.
         concurrency: requests at once.
         relaunch: how often the server may be started again.
         patience: seconds that its host's file system may stay full.
-        emit: told what happens.
     """
 
-    def __init__(self, place: Place, *, file: str, concurrency: int, relaunch: int, emit: Emit) -> None:
+    def __init__(
+        self, place: Place, emit: Emit, *, file: str, concurrency: int, relaunch: int, patience: float
+    ) -> None:
         self.standing, self.name = Standing(place, concurrency, emit), place.server
-        self._place, self._file, self._most, self._emit = place, file, relaunch, emit
+        self._place, self._file, self._most, self._emit, self._patience = place, file, relaunch, emit, patience
+        self._ledger: Ledger | None = None
         self.relaunched, self._losses = 0, 0
         self._done = self._lost_at = self._waited_at = -1  # samples of this server: at present, at a loss, at a wait
         self.checked = False  # it takes every prompt of the pool
@@ -71,6 +74,11 @@ class Lane:
         if self._thread:
             self._thread.check()
         return True
+
+    @property
+    def is_short(self) -> bool:
+        """Nothing is under way there because its host is full."""
+        return self._ledger is not None and self._ledger.is_short
 
     def join(self, patience: float) -> None:
         """Wait for its thread, ``patience`` seconds at most."""
@@ -112,7 +120,7 @@ class Lane:
             return False
         self.relaunched += 1
         self._emit(Note(f"{self.name} is started again, {self.relaunched} of at most {self._most}", self.standing.host))
-        self._place.launch(self.standing.lives)  # one that is just being started by somebody else is not ours to end
+        self._place.launch(self.standing.hangs)  # one that somebody else has started meanwhile is not ours to end
         return True
 
     def _reach(self, error: HsopsError, pause: Callable[[float], bool]) -> bool:
@@ -153,7 +161,9 @@ class Lane:
             if not self.checked and (faults := list(refused(pool.prompts, limits, file=self._file))):
                 raise ConfigError(shorten(faults), fix=f"leave {self.name} out, or launch it with a larger context")
             self.checked = True
-            ledger = Ledger(self._place.capture, listing.samples.values(), free=listing.free, total=listing.total)
+            space = {"free": listing.free, "total": listing.total}
+            ledger = Ledger(self._place.capture, listing.samples.values(), **space, patience=self._patience)
+            self._ledger = ledger
             drive = Drive(
                 self.name,
                 server,

@@ -79,6 +79,7 @@ class Standing:
         self.tokens: int | None = None  # at once
         self.requests = concurrency
         self.finding: Finding | None = None
+        self._driven = ""
         self._well_at = float("-inf")
 
     def look(self) -> Listing:
@@ -96,6 +97,7 @@ class Standing:
         """
         name = self.place.server
         self.run = run = need_capture(self.agent, name, alive_run(self.agent, name))
+        self._driven = run.id
         with (
             self.agent.tunnel(run.port) as port,
             Server(port, host=self.host, concurrency=self.concurrency, keys=run.keys) as server,
@@ -153,9 +155,10 @@ class Standing:
         return UnhealthyError(f"run {self.run.id} of {self.run.server} died{how}", host=self.host, fix=DIAGNOSE)
 
     @property
-    def lives(self) -> bool:
-        """Its process is there."""
-        return alive_run(self.agent, self.place.server) is not None
+    def hangs(self) -> bool:
+        """The run that prompts were sent to is still there: what must be ended before it can be started again."""
+        found = alive_run(self.agent, self.place.server)
+        return found is not None and found.id == self._driven
 
     @property
     def comes_back(self) -> bool:

@@ -59,11 +59,12 @@ class Tally:
 
 @dataclass(slots=True)
 class Item:
-    """A prompt on its way: how often it was sent, how often to a busy server, and to one that died meanwhile."""
+    """A prompt on its way: how often it was sent; to a busy server; to one that was lost meanwhile, or even died."""
 
     prompt: Prompt
     attempts: int = 0
     busy: int = 0
+    lost: int = 0
     deaths: int = 0
     due: float = 0.0
 
@@ -163,10 +164,10 @@ class Pool:
             item.busy += attempt.busy
             if attempt.sample is not None:
                 self._keep(attempt.sample, server)
-            elif attempt.final or item.busy >= BUSY_ATTEMPTS or item.attempts - item.busy - item.deaths >= ATTEMPTS:
+            elif attempt.final or item.busy >= BUSY_ATTEMPTS or item.attempts - item.busy - item.lost >= ATTEMPTS:
                 self._fail(item, attempt.reason, server)
             else:
-                self._put_back(item, pause(max(item.attempts - item.deaths, 1), self._dice()))
+                self._put_back(item, pause(max(item.attempts - item.lost, 1), self._dice()))
 
     def give_back(self, item: Item) -> None:
         """It was not sent."""
@@ -185,10 +186,10 @@ class Pool:
             self._journal.attempted(item.prompt, server, reason)
             with self._changed:
                 item.attempts += 1
-                item.deaths += 1  # no failure of its own
-                if died and item.deaths >= DEATHS:
-                    times = f"the server was lost each of the {item.deaths} times that it was under way"
-                    self._fail(item, f"{times}: {reason}", server)
+                item.lost += 1
+                item.deaths += died
+                if item.deaths >= DEATHS:
+                    self._fail(item, f"a server died {item.deaths} times while it was under way: {reason}", server)
                 else:
                     self._put_back(item, 0.0)
 

@@ -46,10 +46,12 @@ class Pulse:
         self._samples = Meter("extract", "samples", len(prompts), begun=self._before)
         self._tokens = Meter("extract", "tokens", sum(prompt.count for prompt in todo))
 
-    def at(self, made: Tally, failed: int) -> Extracting:
-        """The event for what was ``made`` by now, and how many prompts were given up."""
+    def at(self, made: Tally, failed: int, short: Sequence[str] = ()) -> Extracting:
+        """The event for what was ``made`` by now, how many prompts were given up, and which servers are ``short``."""
         samples, tokens = self._samples.at(self._before + made.samples), self._tokens.at(made.tokens)
         detail = f"{made.tokens:,} tokens · {tokens.rate:,.0f} tokens/s · {size(made.bytes)} · {failed:,} failed"
+        if short:
+            detail += f" · no room on the host of {', '.join(short)}: waiting for a fetch --evict"
         return Extracting(
             task=samples.task,
             done=samples.done,
