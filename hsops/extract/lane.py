@@ -120,7 +120,12 @@ class Lane:
             return False
         self.relaunched += 1
         self._emit(Note(f"{self.name} is started again, {self.relaunched} of at most {self._most}", self.standing.host))
-        self._place.launch(self.standing.hangs)  # one that somebody else has started meanwhile is not ours to end
+        replace = self.standing.hangs  # one that somebody else has started meanwhile is not ours to end
+        try:
+            self._place.launch(replace)
+        except UnhealthyError:
+            self.standing.waited()
+            raise
         return True
 
     def _reach(self, error: HsopsError, pause: Callable[[float], bool]) -> bool:

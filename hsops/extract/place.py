@@ -79,7 +79,7 @@ class Standing:
         self.tokens: int | None = None  # at once
         self.requests = concurrency
         self.finding: Finding | None = None
-        self._driven = ""
+        self._tried = ""
         self._well_at = float("-inf")
 
     def look(self) -> Listing:
@@ -97,12 +97,12 @@ class Standing:
         """
         name = self.place.server
         self.run = run = need_capture(self.agent, name, alive_run(self.agent, name))
-        self._driven = run.id
         with (
             self.agent.tunnel(run.port) as port,
             Server(port, host=self.host, concurrency=self.concurrency, keys=run.keys) as server,
         ):
             server.check_health()
+            self._tried = run.id
             _must_capture(run, self.host)
             yield server
 
@@ -156,9 +156,14 @@ class Standing:
 
     @property
     def hangs(self) -> bool:
-        """The run that prompts were sent to is still there: what must be ended before it can be started again."""
+        """A run that was healthy, or that was waited for, is still there: it must be ended before a new one starts."""
         found = alive_run(self.agent, self.place.server)
-        return found is not None and found.id == self._driven
+        return found is not None and found.id == self._tried
+
+    def waited(self) -> None:
+        """The run that is there was waited for in vain."""
+        found = alive_run(self.agent, self.place.server)
+        self._tried = found.id if found else ""
 
     @property
     def comes_back(self) -> bool:
