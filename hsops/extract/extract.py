@@ -86,8 +86,8 @@ class Extracted:
         prompts: how many were asked for.
         already: how many had their dump before.
         samples, tokens, bytes: dumps that are there now, of these prompts.
-        failures: prompts that were given up.
         servers: a row each.
+        failures: prompts that were given up.
         seconds: how long it took.
         interrupted: Ctrl-C.
         stopped: why it ended before every prompt had its dump or its failure.
@@ -98,9 +98,9 @@ class Extracted:
     samples: int
     tokens: int
     bytes: int
-    failures: tuple[Failure, ...]
     servers: tuple[ServerRow, ...]
-    seconds: float
+    failures: tuple[Failure, ...] = ()
+    seconds: float = 0.0
     interrupted: bool = False
     stopped: HsopsError | None = None
 
@@ -109,12 +109,14 @@ def extract(job: Job, emit: Emit) -> Extracted:
     """Get a dump for every prompt that has none yet.
 
     Raises:
+        UsageError: the servers do not capture the same, or not of one model.
         UnhealthyError: no server is healthy.
         ConfigError: prompts whose ids have dumps of something else, or that a server cannot take.
         LockedError: another extract sends this file to one of the servers.
         UnreachableError: a host, whose manifest nobody else knows.
     """
     started = time.monotonic()
+    _same_capture(job)
     lanes = [
         Lane(place, emit, file=str(job.file), concurrency=job.concurrency, relaunch=job.relaunch, patience=job.patience)
         for place in job.places
@@ -133,7 +135,9 @@ def extract(job: Job, emit: Emit) -> Extracted:
                 pool = Pool(todo, journal)
                 _warn_of_space(job, listings, todo, emit)
                 interrupted = _drive(job, pool, lanes, emit)
-    return _summary(job, listings, lanes, pool, interrupted=interrupted, seconds=time.monotonic() - started)
+        failures = _told(pool, journal) if pool else ()
+    done = _summary(job, listings, lanes, pool, interrupted=interrupted)
+    return replace(done, failures=failures, seconds=time.monotonic() - started)
 
 
 def plan_of(job: Job, listings: dict[str, Listing]) -> Plan:
@@ -196,6 +200,13 @@ def _wait(seconds: float) -> bool:
     return True
 
 
+def _same_capture(job: Job) -> None:
+    captures = {place.capture: place.server for place in job.places}
+    if len(captures) > 1:
+        told = "; ".join(f"{server} captures {capture}" for capture, server in captures.items())
+        raise UsageError(f"these servers do not capture the same: {told}", fix="name servers with one hs-dump patch")
+
+
 def _same_model(lanes: Sequence[Lane]) -> None:
     known = [(lane, lane.standing.limits) for lane in lanes if lane.standing.limits]
     sizes = {limits.vocabulary: lane.name for lane, limits in known if limits.vocabulary}
@@ -223,14 +234,15 @@ def _drive(job: Job, pool: Pool, lanes: Sequence[Lane], emit: Emit) -> bool:
     return False
 
 
+def _told(pool: Pool, journal: Journal) -> tuple[Failure, ...]:
+    """The failures in the file's order, each with all that is known of it."""
+    prompts = {prompt.id: prompt for prompt in pool.prompts}
+    failures = [replace(failure, tried=journal.attempts(prompts[failure.id])) for failure in pool.failures]
+    return tuple(sorted(failures, key=lambda failure: failure.line))
+
+
 def _summary(
-    job: Job,
-    listings: dict[str, Listing],
-    lanes: Sequence[Lane],
-    pool: Pool | None,
-    *,
-    interrupted: bool,
-    seconds: float,
+    job: Job, listings: dict[str, Listing], lanes: Sequence[Lane], pool: Pool | None, *, interrupted: bool
 ) -> Extracted:
     done = plan_of(job, listings).done
     new, old = pool.total() if pool else Tally(), Tally()
@@ -244,9 +256,7 @@ def _summary(
         samples=total.samples,
         tokens=total.tokens,
         bytes=total.bytes,
-        failures=tuple(sorted(pool.failures, key=lambda f: f.line)) if pool else (),
         servers=tuple(_row(lane, pool, _of_these(listings[lane.name].samples.values(), ids)) for lane in lanes),
-        seconds=seconds,
         interrupted=interrupted,
         stopped=_stopped(job, pool, lanes, total.samples) if not interrupted else None,
     )

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,21 @@ def only_one(journal: Path, server: str, prompts: Path) -> Iterator[None]:
         os.close(handle)
 
 
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """One attempt of a prompt.
+
+    Args:
+        server: that it was sent to.
+        time: when it ended, in seconds since the epoch.
+        reason: why it has no dump; empty: it had.
+    """
+
+    server: str
+    time: float
+    reason: str
+
+
 class Journal:
     """The journal of one prompts file. Safe to use from any thread, and by several processes.
 
@@ -104,12 +120,12 @@ class Journal:
         row = (prompt.id, token_hash(prompt.tokens), server, time.time(), reason)
         self._do(lambda base: base.execute("insert into attempts values (?, ?, ?, ?, ?)", row))
 
-    def attempts(self, prompt: Prompt) -> list[tuple[str, float, str]]:
-        """Server, time and reason of every attempt of this very prompt, the first one first."""
+    def attempts(self, prompt: Prompt) -> tuple[Tried, ...]:
+        """Every attempt of this very prompt, of earlier extracts too, the first one first."""
         wanted = (prompt.id, token_hash(prompt.tokens))
         query = "select server, time, reason from attempts where id = ? and tokens = ? order by time"
         found = self._do(lambda base: base.execute(query, wanted).fetchall())
-        return [(str(server), float(at), str(reason)) for server, at, reason in found or ()]
+        return tuple(Tried(str(server), float(at), str(reason)) for server, at, reason in found or ())
 
     def _open(self, path: Path) -> bool:
         """False when what lies there is no journal."""

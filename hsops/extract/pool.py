@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from hsops.core.dumps import Sample
 from hsops.core.prompts import Prompt
-from hsops.extract.journal import Journal
+from hsops.extract.journal import Journal, Tried
 
 ATTEMPTS = 3
 BUSY_ATTEMPTS = 30  # of a server that says so: with its pauses, a quarter of an hour
@@ -29,6 +29,7 @@ class Failure:
         attempts: how often it was sent.
         reason: of the last attempt.
         server: that it was sent to last.
+        tried: every attempt that is written down, those of earlier extracts too.
     """
 
     id: str
@@ -36,6 +37,7 @@ class Failure:
     attempts: int
     reason: str
     server: str = ""
+    tried: tuple[Tried, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,9 @@ def lines(extracted: Extracted) -> Iterator[str]:
 
 def _failures(failures: tuple[Failure, ...]) -> Iterator[str]:
     for failure in failures[:SHOWN]:
-        yield f"  {failure.id} (line {failure.line}, sent {failure.attempts} times)  {failure.reason}"
+        more = len(failure.tried) - failure.attempts
+        before = f" and {more} times in earlier extracts" if more > 0 else ""
+        yield f"  {failure.id} (line {failure.line}, sent {failure.attempts} times{before})  {failure.reason}"
     if len(failures) > SHOWN:
         yield f"  and {len(failures) - SHOWN} more (--json has all, --failures FILE writes them down)"
 

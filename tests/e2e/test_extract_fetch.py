@@ -11,12 +11,13 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+import yaml
 
 from hsops import lab as labs
 from hsops.core.inventory_file import load
@@ -41,6 +42,19 @@ class Running:
     inventory: Path
     dumps: Path
     folder: Path
+
+    def with_second_server(self) -> Running:
+        """The same with a server ``two`` of one rank beside it."""
+        raw = yaml.safe_load(self.inventory.read_text())
+        raw["servers"]["two"] = {**raw["servers"]["tiny"], "tp": 1}
+        path = self.folder / "two.yaml"
+        path.write_text(yaml.safe_dump(raw))
+        return replace(self, inventory=path)
+
+    @property
+    def second(self) -> Running:
+        """Where ``two`` writes."""
+        return replace(self, dumps=self.dumps.parent / "two")
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         """Start ``hsops --json WORDS``."""
@@ -214,31 +228,64 @@ def test_a_sample_that_fails_is_tried_again_then_reported(running: Running) -> N
     assert running.do("extract", str(prompts))["data"]["already"] == 3
 
 
-def test_a_server_that_dies_in_the_middle_is_told_and_continued(running: Running) -> None:
-    """kill -9 of a rank: exit 7 within seconds with the next command; after a launch the rerun sends the rest."""
+def test_a_server_that_dies_in_the_middle_is_told_and_started_again(running: Running) -> None:
+    """kill -9 of a rank: exit 7 with the verdict; --relaunch starts it, also when it dies anew; nothing comes twice."""
     prompts, victim = str(running.prompts("dies", 120)), rank(running)
     process = running.start("extract", prompts, "--concurrency", "2")
     running.wait_for(lambda: len(running.lines("dies")) >= 5, "five dumps")
 
     os.kill(victim, signal.SIGKILL)
     killed = time.monotonic()
-    (error,) = ended(process, 7)["errors"]
+    envelope = ended(process, 7)
+    (error,) = envelope["errors"]
 
     assert time.monotonic() - killed < 60  # a request to a server that has gone would wait for hours
     assert error["type"] == "UnhealthyError"
     assert "hsops diagnose" in error["fix"]
     assert "are done" in error["why"]
+    (row,) = envelope["data"]["servers"]
+    assert row["verdict"]["class"] in error["why"] and row["verdict"]["evidence"]
     (error,) = running.do("extract", prompts, expect=7)["errors"]
     assert "hsops launch --wait-healthy" in error["fix"]
-    running.do("launch", "--wait-healthy")
-    data = running.do("extract", prompts)["data"]
-    assert (data["samples"], data["failures"]) == (120, [])
-    assert data["already"] >= 5
+    process = running.start("extract", prompts, "--relaunch", "2", "--concurrency", "2")
+    before = len(running.lines("dies"))
+    running.wait_for(lambda: len(running.lines("dies")) >= before + 5, "five more", patience=200)
+    os.kill(rank(running), signal.SIGKILL)
+    data = ended(process, 0)["data"]
+    assert (data["samples"], data["failures"], data["already"]) == (120, [], before)
+    assert data["servers"][0]["relaunched"] == 2
+    assert set(Counter(line["id"] for line in running.lines("dies")).values()) == {1}
+
+
+def test_two_servers_share_a_list_and_one_dies(running: Running) -> None:
+    """The other does the rest; each prompt once; one fetch brings both, and the folder verifies."""
+    if running.sglang != "0.5.9":
+        pytest.skip("nothing of it depends on the release")
+    both = running.with_second_server()
+    both.do("launch", "two", "--wait-healthy")
+    prompts, to = str(both.prompts("share", 200)), str(both.folder / "share")
+    process = both.start("extract", prompts, "-s", "tiny,two", "--concurrency", "2")
+    second = both.second
+    both.wait_for(lambda: len(second.lines("share")) >= 5 and len(both.lines("share")) >= 5, "five dumps of each")
+
+    (run,) = (r for r in both.do("status")["data"]["runs"] if r["server"] == "two" and r["phase"] == "running")
+    os.kill(run["pid"], signal.SIGKILL)
+    data = ended(process, 0)["data"]
+
+    one, two = data["servers"]
+    assert (data["samples"], data["failures"]) == (200, [])
+    assert "died" in two["error"] and (one["error"], one["samples"] + two["samples"]) == ("", 200)
+    made = Counter(line["id"] for place in (both, second) for line in place.lines("share"))
+    assert set(made.values()) == {1} and len(made) == 200
+    assert both.do("extract", prompts, "-s", "tiny,two")["data"]["already"] == 200
+    assert both.do("fetch", "-s", "tiny", "-s", "two", "--to", to)["data"]["samples"] >= 200
+    verified = both.do("verify", to, "--prompts", prompts)["data"]
+    assert (verified["findings"], verified["compared"]) == ([], 200)
 
 
 def rank(running: Running) -> int:
     """The pid of the server's second rank."""
-    (run,) = (r for r in running.do("status")["data"]["runs"] if r["server"] == "tiny")
+    (run,) = (r for r in running.do("status")["data"]["runs"] if r["server"] == "tiny" and r["phase"] == "running")
     ranks = {child.pid for child in psutil.Process(run["pid"]).children(recursive=True)}
     named = psutil.process_iter(["pid", "cmdline"])  # skips what ends meanwhile
     return next(p.pid for p in named if p.pid in ranks and "scheduler_TP1" in " ".join(p.info["cmdline"] or ()))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hsops.core.dumps import token_bytes
-from hsops.core.errors import LockedError, UnhealthyError
+from hsops.core.errors import LockedError, UnhealthyError, UsageError
 from hsops.core.events import Event, Note, ignore
 from hsops.core.prompts import Prompt
 from hsops.core.runs import Run
@@ -24,9 +24,11 @@ from hsops.extract.plan import Capture
 from hsops.remote import runs
 from hsops.remote.agent import Agent
 from hsops.remote.log import read_log
+from hsops.render.extract import lines
 from tests.running import VICTIMS
 from tests.running import start as start_victim
 
+EMPTY = Extracted(prompts=1, already=0, samples=0, tokens=0, bytes=0, servers=())
 DEAD = Finding(True, "server-died: it is gone", {"class": "server-died"})
 
 
@@ -203,6 +205,15 @@ def test_a_server_that_is_down_at_the_start_leaves_its_work_to_the_others(site: 
     assert more.samples == 200 and more.servers[0].samples > 0
 
 
+def test_servers_that_capture_otherwise_do_not_share(site: Site) -> None:
+    """Half of the data set would have other states; nothing is sent."""
+    job = site.job("a", "b")
+    other = replace(job.places[1], capture=Capture((1, 2), "pre-norm"))
+
+    with pytest.raises(UsageError, match=r"a captures boundaries 1, 3.*; b captures boundaries 1, 2"):
+        extract(replace(job, places=(job.places[0], other)), ignore)
+
+
 def test_all_servers_dead_is_an_error_and_a_rerun_continues(site: Site) -> None:
     """The list is left where it was."""
     site.start("a", "die=8")
@@ -244,12 +255,15 @@ def test_attempts_are_written_down(site: Site) -> None:
     site.start("a", "bad=p3")
     job = site.job("a", count=5, journal=site.folder / "j.sqlite")
 
-    extract(job, ignore)
+    (failure,) = extract(job, ignore).failures
+    (again,) = extract(job, ignore).failures
 
+    assert [(one.server, one.reason) for one in failure.tried] == [("a", "a row is lost")] * 3
+    assert (again.attempts, again.tried[:3], len(again.tried)) == (3, failure.tried, 6)
+    assert "and 3 times in earlier extracts" in "".join(lines(replace(EMPTY, failures=(again,))))
     journal = Journal(job.journal, ignore)
-    assert [(server, reason) for server, _, reason in journal.attempts(job.prompts[3])] == [("a", "a row is lost")] * 3
-    assert [(server, reason) for server, _, reason in journal.attempts(job.prompts[0])] == [("a", "")]
-    assert journal.attempts(replace(job.prompts[3], tokens=token_bytes([1]))) == []
+    assert [(one.server, one.reason) for one in journal.attempts(job.prompts[0])] == [("a", "")]
+    assert journal.attempts(replace(job.prompts[3], tokens=token_bytes([1]))) == ()
     journal.close()
 
 
