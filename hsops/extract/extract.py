@@ -89,6 +89,7 @@ class Extracted:
         servers: a row each.
         failures: prompts that were given up.
         seconds: how long it took.
+        driving_s: from the first prompt that was sent to the last that was settled.
         interrupted: Ctrl-C.
         stopped: why it ended before every prompt had its dump or its failure.
     """
@@ -101,6 +102,7 @@ class Extracted:
     servers: tuple[ServerRow, ...]
     failures: tuple[Failure, ...] = ()
     seconds: float = 0.0
+    driving_s: float = 0.0
     interrupted: bool = False
     stopped: HsopsError | None = None
 
@@ -257,6 +259,7 @@ def _summary(
         tokens=total.tokens,
         bytes=total.bytes,
         servers=tuple(_row(lane, pool, _of_these(listings[lane.name].samples.values(), ids)) for lane in lanes),
+        driving_s=pool.seconds if pool else 0.0,
         interrupted=interrupted,
         stopped=_stopped(job, pool, lanes, total.samples) if not interrupted else None,
     )

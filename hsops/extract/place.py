@@ -23,7 +23,10 @@ from hsops.remote.server import Server
 
 AHEAD = 2  # times the requests that a server runs at once: so many wait in its queue that it never wants for one
 FRESH_S = 20.0  # an examination that found the server well is not repeated for each request that broke with it
-DIAGNOSE = "hsops diagnose says why; then hsops launch --wait-healthy and the same extract again: it continues"
+DIAGNOSE = (
+    "hsops diagnose says more; hsops launch --wait-healthy and the same extract again continue; "
+    "extract --relaunch 3 starts it by itself"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,7 @@ class Standing:
         self.tokens: int | None = None  # at once
         self.requests = concurrency
         self.finding: Finding | None = None
+        self._driven: Run | None = None  # the last one that was healthy
         self._tried = ""
         self._well_at = float("-inf")
 
@@ -102,7 +106,7 @@ class Standing:
             Server(port, host=self.host, concurrency=self.concurrency, keys=run.keys) as server,
         ):
             server.check_health()
-            self._tried = run.id
+            self._driven, self._tried = run, run.id
             _must_capture(run, self.host)
             yield server
 
@@ -168,10 +172,10 @@ class Standing:
     @property
     def comes_back(self) -> bool:
         """It died, and the host's supervisor starts it again by itself."""
-        found = self._found(self.run) if self.run else None
-        if found is None or self.run is None or not found.alive:
+        found = self._found(self._driven) if self._driven else None
+        if found is None or self._driven is None or not found.alive:
             return False
-        return found.restarts and (found.attempt > self.run.attempt or found.restart_at is not None)
+        return found.restarts and (found.attempt > self._driven.attempt or found.restart_at is not None)
 
     def _found(self, run: Run) -> Run | None:
         return next((one for one in list_runs(self.agent, run.server) if one.id == run.id), None)

@@ -108,8 +108,15 @@ class Pool:
         self.prompts, self._left, self._tallies = tuple(prompts), len(self._fresh), dict[str, Tally]()
         self._journal, self._now, self._dice = journal, now, dice
         self._changed, self._closed = threading.Condition(), False
+        self._began: float | None = None
+        self._ended: float | None = None
         self.samples: list[Sample] = []
         self.failures: list[Failure] = []
+
+    @property
+    def seconds(self) -> float:
+        """From the first prompt that was taken to the last that was settled."""
+        return self._ended - self._began if self._began is not None and self._ended is not None else 0.0
 
     @property
     def settled(self) -> bool:
@@ -147,6 +154,7 @@ class Pool:
     def take(self, over: Callable[[], bool]) -> Item | None:
         """The next prompt; waits while all that are left are under way or not due. None when it is over."""
         with self._changed:
+            self._began = self._now() if self._began is None else self._began
             while not self._closed and self._left and not over():
                 now = self._now()
                 due = min(self._later, key=lambda item: item.due, default=None)
@@ -211,6 +219,7 @@ class Pool:
 
     def _end(self) -> None:
         self._left -= 1
+        self._ended = self._now()
         self._changed.notify_all()
 
 

@@ -18,14 +18,15 @@ from hsops.core.prompts import Prompt
 from hsops.core.runs import Run
 from hsops.extract import lane as lanes
 from hsops.extract.extract import Extracted, Job, extract
-from hsops.extract.journal import Journal, only_one
+from hsops.extract.journal import Journal, Tried, only_one
 from hsops.extract.place import Finding, Place
 from hsops.extract.plan import Capture
+from hsops.extract.pool import Failure
 from hsops.remote import runs
 from hsops.remote.agent import Agent
 from hsops.remote.log import read_log
-from hsops.render.extract import lines
-from tests.running import VICTIMS
+from hsops.render.extract import lines, outcome
+from tests.running import VICTIMS, wait_for
 from tests.running import start as start_victim
 
 EMPTY = Extracted(prompts=1, already=0, samples=0, tokens=0, bytes=0, servers=())
@@ -40,20 +41,22 @@ class Site:
         agent: on this machine.
         folder: for everything.
         again: the words with which a server is started again, by name.
+        comes_back: those that their policy starts again, and how often they have been started.
     """
 
     agent: Agent
     folder: Path
     again: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    comes_back: dict[str, int] = field(default_factory=dict)
     diagnosed: list[str] = field(default_factory=list)
     launched: list[tuple[str, bool]] = field(default_factory=list)
     finding: Finding = DEAD
 
-    def start(self, name: str, *words: str) -> Run:
+    def start(self, name: str, *words: str, **more: object) -> Run:
         """A server that is up."""
         env = {"PYTHONPATH": str(VICTIMS.parents[1]), "SGLANG_HS_DUMP_DIR": "{dump_dir}", "SGLANG_HS_RUN": "{run}"}
         kind = {"victim": "serving.py", "server": name, "tp": 1, "dump_dir": str(self.dumps(name))}
-        run = start_victim(self.agent, "{port}", *words, env=env, **kind)
+        run = start_victim(self.agent, "{port}", *words, env=env, **kind, **more)
         for piece in read_log(self.agent, run.id, follow=True):
             if b"up\n" in piece:
                 return run
@@ -75,6 +78,10 @@ class Site:
             for run in runs.list_runs(self.agent, name):
                 if replace and run.alive:
                     runs.stop_run(self.agent, run.id, grace=0.0)
+            if name in self.comes_back:
+                attempt = self.comes_back[name] = self.comes_back[name] + 1
+                wait_for(lambda: self.hellos(name) == attempt, f"attempt {attempt}")
+                return
             if name not in self.again:
                 raise UnhealthyError(f"{name} does not come up")
             self.start(name, *self.again[name])
@@ -87,6 +94,11 @@ class Site:
         prompts = [Prompt(f"p{i}", i + 1, token_bytes([dice.randrange(200) for _ in range(5)])) for i in range(count)]
         job = Job(tuple(self.place(name) for name in names), self.folder / "p.jsonl", tuple(prompts), 4)
         return replace(job, **how)
+
+    def hellos(self, name: str) -> int:
+        """How often it came up."""
+        (run,) = runs.list_runs(self.agent, name)
+        return Path(run.log).read_bytes().count(b"up\n") + run.attempt - 1 if run.served else 0
 
     def lines(self, *names: str) -> Counter[str]:
         """How many whole dumps the manifests name, by id."""
@@ -144,6 +156,18 @@ def test_a_server_that_does_not_come_back_is_tried_as_often_as_said(site: Site) 
 
     assert done.stopped and "a does not come up" in done.stopped.message
     assert site.launched == [("a", False)] * 3
+
+
+def test_a_server_that_its_policy_starts_again_is_waited_for(site: Site) -> None:
+    """It does not count as a relaunch, and none is needed; what was under way is sent again."""
+    site.start("a", "die=25", restart={"max": 3, "window": 600.0, "backoff": 0.05})
+    site.comes_back["a"] = 1
+    wait_for(lambda: runs.list_runs(site.agent, "a")[0].served, "its supervisor knows that it listens")
+
+    done = extract(site.job("a"), ignore)
+
+    site.assert_each_once(done, "a")
+    assert (site.launched, done.servers[0].relaunched) == ([("a", False)], 0)
 
 
 def test_a_hung_server_is_replaced(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,6 +236,29 @@ def test_servers_that_capture_otherwise_do_not_share(site: Site) -> None:
 
     with pytest.raises(UsageError, match=r"a captures boundaries 1, 3.*; b captures boundaries 1, 2"):
         extract(replace(job, places=(job.places[0], other)), ignore)
+
+
+def test_ctrl_c_says_what_is_left() -> None:
+    """And how to go on; exit 130."""
+    told = outcome(replace(EMPTY, prompts=9, samples=4, interrupted=True))
+
+    assert (told.exit_code, told.data["interrupted"]) == (130, True)
+    assert list(told.lines)[-1] == "interrupted: 5 are left; the same line again goes on with them"
+
+
+def test_the_failed_prompts_are_written_to_a_file(tmp_path: Path) -> None:
+    """A line of JSON each, with everything that is known; an empty file when there is none."""
+    failure = Failure("p1", 2, 3, "a row is lost", "a", (Tried("a", 5.0, "a row is lost"),))
+
+    told = outcome(replace(EMPTY, failures=(failure,)), tmp_path / "failed.jsonl")
+
+    assert told.exit_code == 3
+    assert [json.loads(line) for line in (tmp_path / "failed.jsonl").read_text().splitlines()] == [
+        {"id": "p1", "line": 2, "attempts": 3, "reason": "a row is lost", "server": "a", "tried": [
+            {"server": "a", "time": 5.0, "reason": "a row is lost"}]}
+    ]  # fmt: skip
+    outcome(EMPTY, tmp_path / "failed.jsonl")
+    assert (tmp_path / "failed.jsonl").read_text() == ""
 
 
 def test_all_servers_dead_is_an_error_and_a_rerun_continues(site: Site) -> None:
