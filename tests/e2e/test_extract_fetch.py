@@ -11,13 +11,12 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-import yaml
 
 from hsops import lab as labs
 from hsops.core.inventory_file import load
@@ -42,19 +41,6 @@ class Running:
     inventory: Path
     dumps: Path
     folder: Path
-
-    def with_second_server(self) -> Running:
-        """The same with a server ``two`` of one rank beside it."""
-        raw = yaml.safe_load(self.inventory.read_text())
-        raw["servers"]["two"] = {**raw["servers"]["tiny"], "tp": 1}
-        path = self.folder / "two.yaml"
-        path.write_text(yaml.safe_dump(raw))
-        return replace(self, inventory=path)
-
-    @property
-    def second(self) -> Running:
-        """Where ``two`` writes."""
-        return replace(self, dumps=self.dumps.parent / "two")
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         """Start ``hsops --json WORDS``."""
@@ -255,32 +241,6 @@ def test_a_server_that_dies_in_the_middle_is_told_and_started_again(running: Run
     assert (data["samples"], data["failures"], data["already"]) == (120, [], before)
     assert data["servers"][0]["relaunched"] == 2
     assert set(Counter(line["id"] for line in running.lines("dies")).values()) == {1}
-
-
-def test_two_servers_share_a_list_and_one_dies(running: Running) -> None:
-    """The other does the rest; each prompt once; one fetch brings both, and the folder verifies."""
-    if running.sglang != "0.5.9":
-        pytest.skip("nothing of it depends on the release")
-    both = running.with_second_server()
-    both.do("launch", "two", "--wait-healthy")
-    prompts, to = str(both.prompts("share", 200)), str(both.folder / "share")
-    process = both.start("extract", prompts, "-s", "tiny,two", "--concurrency", "2")
-    second = both.second
-    both.wait_for(lambda: len(second.lines("share")) >= 5 and len(both.lines("share")) >= 5, "five dumps of each")
-
-    (run,) = (r for r in both.do("status")["data"]["runs"] if r["server"] == "two" and r["phase"] == "running")
-    os.kill(run["pid"], signal.SIGKILL)
-    data = ended(process, 0)["data"]
-
-    one, two = data["servers"]
-    assert (data["samples"], data["failures"]) == (200, [])
-    assert "died" in two["error"] and (one["error"], one["samples"] + two["samples"]) == ("", 200)
-    made = Counter(line["id"] for place in (both, second) for line in place.lines("share"))
-    assert set(made.values()) == {1} and len(made) == 200
-    assert both.do("extract", prompts, "-s", "tiny,two")["data"]["already"] == 200
-    assert both.do("fetch", "-s", "tiny", "-s", "two", "--to", to)["data"]["samples"] >= 200
-    verified = both.do("verify", to, "--prompts", prompts)["data"]
-    assert (verified["findings"], verified["compared"]) == ([], 200)
 
 
 def rank(running: Running) -> int:
