@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import zlib
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 _PIECE = 1 << 20
+
+
+@cache
+def _xxhash() -> Any:
+    """When it is needed first: an import statement costs as much as the checksum of a small file."""
+    import xxhash
+
+    return xxhash
 
 
 class Digest:
@@ -24,9 +33,7 @@ class Digest:
         self.kind, self._crc = kind, 0
         self._digest: Any = None
         if kind == "xxh3":
-            import xxhash
-
-            self._digest = xxhash.xxh3_64()
+            self._digest = _xxhash().xxh3_64()
         elif kind == "sha256":
             self._digest = hashlib.sha256()
         elif kind != "crc32":
@@ -56,6 +63,17 @@ class Digest:
     def __str__(self) -> str:
         """``xxh3:<16 hex>``, ``crc32:<8 hex>`` or ``sha256:<64 hex>``."""
         return f"{self.kind}:" + (f"{self._crc:08x}" if self._digest is None else str(self._digest.hexdigest()))
+
+
+def checksum_of_bytes(data: memoryview | bytes, kind: str) -> str:
+    """``kind:hex`` of bytes.
+
+    Raises:
+        ValueError: another kind.
+    """
+    digest = Digest(kind)
+    digest.update(data)
+    return str(digest)
 
 
 def kind_of(checksum: str) -> str:

@@ -97,6 +97,8 @@ _TYPES: dict[str, type] = {
     **dict.fromkeys(("id", "status", "final", "dtype", "checksum", "reason", "run", "patch", "sglang"), str),
     **dict.fromkeys(("tokens", "hidden_size", "bytes"), int),
 }
+_SIZES = ("tokens", "hidden_size", "bytes")
+_KINDS = tuple(_TYPES.values())  # manifests have 100,000 lines and more: all of them are compared at once
 
 
 def parse_sample(line: str) -> Sample:
@@ -111,15 +113,17 @@ def parse_sample(line: str) -> Sample:
         raise BadDataError(f"not JSON: {error}") from None
     if not isinstance(raw, dict):
         raise BadDataError(f"expected an object, got {type(raw).__name__}")
-    for key, kind in _TYPES.items():
-        if type(raw.get(key)) is not kind:
-            raise BadDataError(f"{key}: expected {kind.__name__}, got {_shown(raw.get(key))}")
+    values = tuple(map(raw.get, _TYPES))
+    if tuple(map(type, values)) != _KINDS:
+        key, kind = next((key, kind) for key, kind in _TYPES.items() if type(raw.get(key)) is not kind)
+        raise BadDataError(f"{key}: expected {kind.__name__}, got {_shown(raw.get(key))}")
     boundaries = raw.get("boundaries")
-    if not isinstance(boundaries, list) or not all(type(b) is int for b in boundaries):
+    if not isinstance(boundaries, list) or not {int}.issuperset(map(type, boundaries)):
         raise BadDataError(f"boundaries: expected a list of integers, got {_shown(boundaries)}")
     if not isinstance(token_hash := raw.get("token_hash", ""), str):
         raise BadDataError(f"token_hash: expected str, got {_shown(token_hash)}")
-    sample = Sample(boundaries=tuple(boundaries), token_hash=token_hash, **{key: raw[key] for key in _TYPES})
+    fields: dict[str, Any] = dict(zip(_TYPES, values, strict=True))
+    sample = Sample(boundaries=tuple(boundaries), token_hash=token_hash, **fields)
     _check(sample)
     return sample
 
@@ -166,10 +170,11 @@ def _check(sample: Sample) -> None:
         raise BadDataError(f"final: expected one of {', '.join(FINAL_STATES)}, got {_shown(sample.final)}")
     if sample.ok and not CHECKSUM.match(sample.checksum):
         raise BadDataError(f"checksum {_shown(sample.checksum)} is neither xxh3:<16 hex> nor crc32:<8 hex>")
-    for key in ("tokens", "hidden_size", "bytes"):
-        if not 0 <= (count := getattr(sample, key)) <= MOST:
-            raise BadDataError(f"{key}: {_shown(count)} is no size that a dump can have")
-    if sample.ok and min(sample.tokens, sample.hidden_size, sample.bytes) < 1:
+    least, most = min(sizes := (sample.tokens, sample.hidden_size, sample.bytes)), max(sizes)
+    if least < 0 or most > MOST:
+        key, count = next(one for one in zip(_SIZES, sizes, strict=True) if not 0 <= one[1] <= MOST)
+        raise BadDataError(f"{key}: {_shown(count)} is no size that a dump can have")
+    if sample.ok and least < 1:
         raise BadDataError(
             f"an ok sample of {sample.tokens} tokens, hidden size {sample.hidden_size}, {sample.bytes} bytes"
         )

@@ -26,7 +26,7 @@ class Committer:
         durable: told of files that are durable under their names.
     """
 
-    LARGEST = 256  # files in one commit: what a kill may have to check again
+    LARGEST = 1024  # files, about, in one commit: what a kill may have to check again
 
     def __init__(
         self,
@@ -38,15 +38,15 @@ class Committer:
     ) -> None:
         self.folder, self.kind, self.fail, self.refused, self.durable = folder, kind, fail, refused, durable
         self.whole = 0
-        self._queue: queue.Queue[tuple[File, bool] | None] = queue.Queue()
+        self._queue: queue.SimpleQueue[Sequence[tuple[File, bool]] | None] = queue.SimpleQueue()
         self._thread = Worker(self._run, "fetch-commit")
 
     def start(self) -> None:
         self._thread.start()
 
-    def put(self, file: File, *, checked: bool) -> None:
-        """A part file that is whole; its content as a whole was ``checked``, or only its pieces were."""
-        self._queue.put((file, checked))
+    def put(self, files: Sequence[tuple[File, bool]]) -> None:
+        """Part files that are whole; of each whether its content as a whole was checked, or only its pieces were."""
+        self._queue.put(files)
 
     def finish(self) -> None:
         """Commit what is queued and end. Idempotent."""
@@ -68,7 +68,7 @@ class Committer:
                     taken = self.folder.commit(files)
                     for file, error in taken.items():
                         self.refused(file, misplaced(file, error, self.folder.file(file)))
-                    placed = [f for f in files if f not in taken]
+                    placed = [f for f in files if f not in taken] if taken else files
                     self.whole += len(placed)
                     self.durable(placed)
             except OSError as error:
@@ -110,7 +110,7 @@ class Committer:
         batch: list[tuple[File, bool]] = []
         item = self._queue.get()
         while item is not None:
-            batch.append(item)
+            batch.extend(item)
             if self._queue.empty() or len(batch) >= self.LARGEST:
                 return batch, False
             item = self._queue.get()

@@ -111,6 +111,8 @@ class Folder:
     def is_only_copy(self, file: File) -> bool:
         """The file of its name here is of a version that a host was freed of, and this is another."""
         only = self.ledger.only
+        if not only:
+            return False
         if only.get(file.name, file.version) == file.version:
             return False
         held = self.manifest.held([file.name]).get(file.name)
@@ -151,6 +153,22 @@ class Folder:
             os.ftruncate(handle, offset)
         return handle
 
+    def write_part(self, file: File, data: memoryview | bytes) -> None:
+        """All of a small file at once, whatever was there of it.
+
+        Raises:
+            OSError: as ``open_part``.
+        """
+        try:
+            handle = os.open(self._root + file.part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        except FileExistsError:
+            handle = self.open_part(file, 0)
+        try:
+            while data:
+                data = data[os.write(handle, data) :]
+        finally:
+            os.close(handle)
+
     def keep(self, file: File, kept: Kept) -> None:
         """A piece of the part file is here; a rerun reads it again before it believes so."""
         handle = open_to_write(f"{self.part(file)}{PIECES}", os.O_APPEND)
@@ -184,19 +202,18 @@ class Folder:
         """
         misplaced = self._sync(files)
         folders = {self.path}
-        for file in files:
+        for file in [f for f in files if f not in misplaced] if misplaced else files:
             try:
-                if file not in misplaced:
-                    folders.add(self._place(file))
+                folders.add(self._place(file))
             except OSError as error:  # noqa: PERF203 - a rename costs more
                 if not self.is_of_one(error):
                     raise
                 misplaced[file] = error
         for folder in folders:
             sync_folder(folder)
-        placed = [file for file in files if file not in misplaced]
+        placed = [file for file in files if file not in misplaced] if misplaced else files
         self.adopt(placed)
-        for part in self._in_pieces.intersection(file.part for file in placed):
+        for part in self._in_pieces.intersection([file.part for file in placed]) if self._in_pieces else ():
             self.drop(part)
         return misplaced
 

@@ -18,7 +18,7 @@ from hsops.fetch.prepare import forecast
 from hsops.fetch.pull import Wish
 from hsops.fetch.space import room
 from hsops.fetch.trouble import Trouble, only_copy
-from hsops.fetch.wire import Data, Reader
+from hsops.fetch.wire import Data, Reader, Whole
 from hsops.remote.agent import Agent
 
 PROBE = 16 << 20  # bytes that are read and thrown away to learn how fast they come
@@ -100,7 +100,7 @@ def _rate(found: Ways, host: str, todo: Plan) -> float:
             for event in reader.events(batch):
                 now = time.monotonic()
                 began = began or now
-                if isinstance(event, Data):
+                if isinstance(event, Data | Whole):
                     got += len(event.data)
                 if got >= PROBE or now - began > PROBE_S:
                     break

@@ -115,8 +115,9 @@ class Pieces:
             share = max(SMALLEST, min(LARGEST, self.left // (4 * streams)))
             taken, size = list[Piece](), 0
             while self._todo and len(taken) < FILES:
-                most = self._most(self._todo[0], share, streams)
-                if taken and size + min(most, self._todo[0].left) > share:
+                first = self._todo[0]
+                most = left if first.alone and (left := first.left) <= SMALLEST else self._most(first, share, streams)
+                if taken and size + min(most, first.left) > share:
                     break
                 taken.append(self._next(most))
                 size += taken[-1].left
@@ -138,9 +139,20 @@ class Pieces:
         with self._changed:
             self._under_way -= 1
             self._changed.notify_all()
-            part = piece.transfer.file.part  # not the name: two versions of a file may be under way
-            self._open[part] -= 1
-            return not self._open[part] and self._open.pop(part) == 0
+            return self._settle(piece)
+
+    def settle_all(self, pieces: Iterable[Piece]) -> list[bool]:
+        """The same of several."""
+        with self._changed:
+            found = [self._settle(piece) for piece in pieces]
+            self._under_way -= len(found)
+            self._changed.notify_all()
+            return found
+
+    def _settle(self, piece: Piece) -> bool:
+        part = piece.transfer.file.part  # not the name: two versions of a file may be under way
+        self._open[part] -= 1
+        return not self._open[part] and self._open.pop(part) == 0
 
     def abandon(self, piece: Piece) -> None:
         """Its file will not come: what no stream has taken of it is not wanted any more."""

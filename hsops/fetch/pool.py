@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
@@ -49,14 +49,14 @@ class Results:
 
     Args:
         moved: so many bytes are in part files.
-        landed: a piece has all its bytes and the right checksum; the file as it was on the host.
+        landed: pieces have all their bytes and the right checksum; their files as they were on the host.
         wrong: a piece came with a wrong checksum.
         trouble: this piece's file will not come.
         fail: of something that ends the pull.
     """
 
     moved: Callable[[int], None]
-    landed: Callable[[Piece, File], None]
+    landed: Callable[[Sequence[tuple[Piece, File]]], None]
     wrong: Callable[[Piece], None]
     trouble: Callable[[Piece, Trouble], None]
     fail: Callable[[HsopsError], None]

@@ -175,13 +175,16 @@ class _Pull:
             self._moved += count
         self._throttle.take(count)
 
-    def _landed(self, piece: Piece, file: File) -> None:
-        if not self.pieces.settle(piece) or file.part in self._troubles:
-            return
-        if self.pieces.is_latest(file):
-            self._committer.put(file, checked=piece.alone)
-        else:
-            self.folder.drop(file.part)
+    def _landed(self, landed: Sequence[tuple[Piece, File]]) -> None:
+        ended = self.pieces.settle_all(piece for piece, _ in landed)
+        due = [one for one, is_last in zip(landed, ended, strict=True) if is_last and one[1].part not in self._troubles]
+        latest = list[tuple[File, bool]]()
+        for piece, file in due:
+            if self.pieces.is_latest(file):
+                latest.append((file, piece.alone))
+            else:
+                self.folder.drop(file.part)
+        self._committer.put(latest)
 
     def _wrong(self, piece: Piece) -> None:
         """Sent again from its first byte, a few times."""

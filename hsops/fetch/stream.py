@@ -5,18 +5,20 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
-from hsops.core.checksum import Digest, checksum_of, kind_of
+from hsops.core.checksum import Digest, checksum_of, checksum_of_bytes, kind_of
 from hsops.fetch.folder import Folder
 from hsops.fetch.line import Line, needs_sum
 from hsops.fetch.pieces import Piece
 from hsops.fetch.plan import File, Kept
 from hsops.fetch.trouble import Trouble, misplaced
-from hsops.fetch.wire import Data, End, Event, LostStreamError, Reader, Refused
+from hsops.fetch.wire import Data, End, Event, LostStreamError, Reader, Refused, Whole
 
 AHEAD = 2  # requests under way on one line
+_ANOTHER = "the file is another one than when it was listed"
+_TELL = 256 << 10  # bytes of small files that are told at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +28,14 @@ class Hooks:
     Args:
         take: the next request; waits for one when it may.
         moved: so many bytes are in a part file.
-        landed: the piece has all its bytes and the right checksum; the file as it was on the host.
+        landed: these pieces have all their bytes and the right checksum; their files as they were on the host.
         wrong: the piece came with a wrong checksum.
         trouble: this piece's file will not come.
     """
 
     take: Callable[[bool], tuple[Piece, ...]]
     moved: Callable[[int], None]
-    landed: Callable[[Piece, File], None]
+    landed: Callable[[Sequence[tuple[Piece, File]]], None]
     wrong: Callable[[Piece], None]
     trouble: Callable[[Piece, Trouble], None]
 
@@ -59,6 +61,8 @@ class Receiver:
         self._sums, self._always = sums, always
         self._folder, self._reader = folder, Reader(line.read, host)
         self._asked: deque[_Batch] = deque()
+        self._small: list[tuple[Piece, File]] = []  # small files that are here and not told yet
+        self._small_bytes = 0
 
     def run(self, stop: threading.Event) -> None:
         """Receive until there is no more to take or ``stop`` is set; afterwards ``rest()`` is what did not come.
@@ -98,6 +102,12 @@ class Receiver:
         return Digest(self._sums if needs_sum(piece) else kind_of(piece.transfer.file.checksum))
 
     def _receive(self, batch: _Batch, stop: threading.Event) -> None:
+        try:
+            self._receive_all(batch, stop)
+        finally:
+            self._tell()
+
+    def _receive_all(self, batch: _Batch, stop: threading.Event) -> None:
         for event in self._reader.events(batch.pieces):
             if stop.is_set():
                 return
@@ -114,10 +124,12 @@ class Receiver:
                 self.hooks.trouble(piece, misplaced(file, error, self._folder.part(file)))
 
     def _take(self, batch: _Batch, piece: Piece, event: Event) -> None:
+        if isinstance(event, Whole):
+            self._take_small(batch, piece, event)
+            return
         if isinstance(event, Data):
             batch.write(event)
-            self.moved += len(event.data)
-            self.hooks.moved(len(event.data))
+            self._count(len(event.data))
             return
         self.settled += 1
         if isinstance(event, Refused):
@@ -126,33 +138,74 @@ class Receiver:
         else:
             self._judge(batch, event, piece)
 
+    def _take_small(self, batch: _Batch, piece: Piece, event: Whole) -> None:
+        """As ``_judge``, but before a byte is written; told together with others, as each costs more than its bytes."""
+        file, data = piece.transfer.file, event.data
+        if not piece.alone:  # its list of pieces must be kept
+            batch.write(Data(event.index, 0, memoryview(data)))
+            self._count(len(data))
+            self._judge(batch, End(event.index, event.inode, event.checksum), piece)
+            return
+        needed = needs_sum(piece)
+        own = checksum_of_bytes(data, self._sums if needed else kind_of(file.checksum))
+        good = file.checksum in ("", own) and self._is(
+            event.checksum, own, needed=needed, again=lambda kind: checksum_of_bytes(data, kind)
+        )
+        changed = file.inode is not None and event.inode != file.inode
+        if good and not changed:
+            self._folder.write_part(file, data)
+        batch.settle(event.index)
+        self.settled, self._small_bytes = self.settled + 1, self._small_bytes + len(data)
+        if changed:
+            self.hooks.trouble(piece, Trouble(file.id, "changed", _ANOTHER))
+        elif not good:
+            self.hooks.wrong(piece)
+        else:
+            self._small.append((piece, file.arrived(file.checksum or own, event.inode)))
+        if self._small_bytes >= _TELL:
+            self._tell()
+
+    def _tell(self) -> None:
+        count, self._small_bytes = self._small_bytes, 0
+        small, self._small = self._small, []
+        if count:  # first: a pull is over when all has landed
+            self._count(count)
+        if small:
+            self.hooks.landed(small)
+
+    def _count(self, count: int) -> None:
+        self.moved += count
+        self.hooks.moved(count)
+
     def _judge(self, batch: _Batch, end: End, piece: Piece) -> None:
         """All of it came: whether it is what it must be. If not, nothing of it can be trusted."""
         digest = batch.digest(end.index)  # an empty rest has sent no data
         batch.settle(end.index)
         file, own = piece.transfer.file, str(digest)
         if file.inode is not None and end.inode != file.inode:
-            self.hooks.trouble(piece, Trouble(file.id, "changed", "the file is another one than when it was listed"))
+            self.hooks.trouble(piece, Trouble(file.id, "changed", _ANOTHER))
             return
-        if not self._is(piece, own, end.checksum) or (piece.alone and file.checksum not in ("", own)):
+        part = self._folder.part(file)
+        again = lambda kind: checksum_of(part, kind, piece.start, piece.end)  # noqa: E731 - seldom needed
+        good = self._is(end.checksum, own, needed=needs_sum(piece), again=again)
+        if not good or (piece.alone and file.checksum not in ("", own)):
             self.hooks.wrong(piece)
             return
         if not piece.alone and piece.start < piece.end:  # of an empty rest there is nothing to keep
             self._folder.keep(file, Kept(piece.start, piece.end, own))
         checksum = file.checksum or (own if piece.alone else "")
-        self.hooks.landed(piece, replace(file, checksum=checksum, inode=end.inode))
+        self.hooks.landed(((piece, file.arrived(checksum, end.inode)),))
 
-    def _is(self, piece: Piece, own: str, told: str) -> bool:
+    def _is(self, told: str, own: str, *, needed: bool, again: Callable[[str], str]) -> bool:
         """Compare with what the sender told; a kind that it does not know is not asked for again."""
         if not told:
-            return not needs_sum(piece)
+            return not needed
         if kind_of(told) == kind_of(own):
             return told == own
-        if needs_sum(piece):
+        if needed:
             self._sums = kind_of(told)
-        part = self._folder.part(piece.transfer.file)
         try:
-            return checksum_of(part, kind_of(told), piece.start, piece.end) == told
+            return again(kind_of(told)) == told
         except ValueError:
             return False
 

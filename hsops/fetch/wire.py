@@ -44,7 +44,17 @@ class Refused:
     message: str
 
 
-Event = Data | End | Refused
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A whole small file, and what its ``End`` would tell. ``data`` is valid until the next event."""
+
+    index: int
+    inode: tuple[int, int]
+    checksum: str
+    data: memoryview | bytes
+
+
+Event = Data | End | Refused | Whole
 _LONGEST_ERROR = 1 << 20
 _LONGEST_WORDS = 1 << 16  # of an end or a fault
 
@@ -96,12 +106,13 @@ class Reader:
                 if len(answered) < len(pieces):
                     raise self._nonsense(f"done after {len(answered)} of {len(pieces)} files")
                 return
-            if index >= len(pieces):
-                raise self._nonsense(f"file {index} of {len(pieces)}")
-            if index in answered:
-                raise self._nonsense(f"more of file {index} after its end")
+            if index >= len(pieces) or index in answered:
+                raise self._nonsense(f"file {index} of {len(pieces)}, or more of it after its end")
             end = pieces[index].end
-            if kind == frames.DATA:
+            if kind == frames.WHOLE and at[index] == 0 and length == end <= frames.SMALL:
+                answered.add(index)
+                yield self._whole(index, offset, length)
+            elif kind == frames.DATA:
                 if offset != at[index] or offset + length > end:
                     raise self._nonsense(f"bytes {offset} to {offset + length} where {at[index]} to {end} were due")
                 for data in self._pieces(length):
@@ -111,6 +122,18 @@ class Reader:
                 words = self._words(kind, index, length, whole=at[index] == end)
                 answered.add(index)
                 yield words
+
+    def _whole(self, index: int, mtime_ns: int, length: int) -> Whole:
+        inode, words = frames.WHOLE_HEAD.unpack(self._some(frames.WHOLE_HEAD.size))
+        checksum = bytes(self._some(words)).decode("ascii", "replace")
+        return Whole(index, (inode, mtime_ns), checksum, self._some(length))
+
+    def _some(self, count: int) -> memoryview | bytes:
+        """The next bytes, without copying where they lie together; valid until the next read."""
+        if len(self._rest) < count:
+            return self._exactly(count)
+        found, self._rest = self._rest[:count], self._rest[count:]
+        return found
 
     def _words(self, kind: bytes, index: int, length: int, *, whole: bool) -> End | Refused:
         if kind not in (frames.END, frames.FAULT):

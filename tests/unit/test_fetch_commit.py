@@ -24,7 +24,7 @@ def commit(folder: Folder, *files: File) -> list[tuple[File, Trouble]]:
     committer = Committer(folder, "xxh3", pytest.fail, lambda f, t: refused.append((f, t)), lambda _: None)
     committer.start()
     for file in files or (FILE,):
-        committer.put(file, checked=False)
+        committer.put([(file, False)])
     committer.finish()
     committer.check()
     return refused

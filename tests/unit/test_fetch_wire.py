@@ -11,7 +11,7 @@ from hsops.agent import frames
 from hsops.core.errors import AgentError, RemoteError
 from hsops.fetch.pieces import Piece, pieces_of
 from hsops.fetch.plan import Part, Transfer
-from hsops.fetch.wire import Data, End, Event, LostStreamError, Reader, Refused
+from hsops.fetch.wire import Data, End, Event, LostStreamError, Reader, Refused, Whole
 from tests.unit.test_fetch_plan import A
 
 FILES = tuple(
@@ -37,6 +37,15 @@ DONE = frames.pack(frames.DONE)
 REST = data(1, 2, b"cdef") + end(1) + DONE
 GOOD = frames.MAGIC + data(0, 0, b"01234") + data(0, 5, b"56789") + end(0) + REST
 FAULT = b'{"code":"changed","message":"it grew"}'
+
+
+def whole(index: int, body: bytes, checksum: bytes = b"", mtime_ns: int = 8) -> bytes:
+    """A small file in one frame."""
+    head = frames.pack(frames.WHOLE, index, mtime_ns, len(body)) + frames.WHOLE_HEAD.pack(7, len(checksum))
+    return head + checksum + body
+
+
+SMALL = frames.MAGIC + whole(0, b"0123456789", b"crc32:01234567") + REST
 
 
 def parse(pieces: list[bytes], files: tuple[Piece, ...] = FILES) -> Iterator[Event]:
@@ -68,11 +77,25 @@ def test_pieces_may_be_cut_anywhere(size: int) -> None:
     assert ended == [0, 1]
 
 
+@pytest.mark.parametrize("size", [1, 2, 7, 16, 17, 18, 25, 26, 1000])
+def test_a_small_file_may_be_cut_anywhere(size: int) -> None:
+    """Its one frame tells all that an end tells."""
+    got, ended = b"", list[Event]()
+
+    for event in parse(cut(SMALL, size)):
+        if isinstance(event, Whole):
+            got += event.data
+            ended.append(replace(event, data=b""))
+
+    assert (got, ended) == (b"0123456789", [Whole(0, (7, 8), "crc32:01234567", b"")])
+
+
 @pytest.mark.parametrize("length", range(len(GOOD)))
 def test_a_stream_cut_short_is_lost_not_done(length: int) -> None:
     """At every byte: the end is only believed when it was said."""
-    with pytest.raises(LostStreamError):
-        list(parse([GOOD[:length]] if length else []))
+    for stream in (GOOD, SMALL):
+        with pytest.raises(LostStreamError):
+            list(parse([stream[: min(length, len(SMALL) - 1)]] if length else []))
 
 
 def test_a_refused_file_leaves_the_others() -> None:
@@ -104,6 +127,12 @@ def test_a_refused_file_leaves_the_others() -> None:
         frames.pack(frames.FAULT, 0, 0, 1 << 20),  # more words than anybody needs
         data(0, 0, b"0123456789") + frames.pack(frames.END, 0, 0, 2) + b"{}",
         frames.pack(frames.FAULT, 0, 0, 2) + b"[]",
+        whole(0, b"01234567890"),  # a whole file that is longer, ...
+        whole(0, b"012345678"),  # ... or shorter than the manifest says
+        whole(1, b"abcdef"),  # the whole of a file whose rest was asked for
+        whole(0, b"0123456789") + whole(0, b"0123456789"),
+        data(0, 0, b"01") + whole(0, b"0123456789"),
+        frames.pack(frames.WHOLE, 0, 0, frames.LARGEST),
     ],
 )
 def test_what_was_not_asked_for_is_an_error(bad: bytes) -> None:
