@@ -80,6 +80,7 @@ def main(words: Sequence[str] = ()) -> None:
         OURS: Hsops(target),
         COPIES: Ansible(target, COPY, persist=False),
         f"{COPIES}, ControlPersist": Ansible(target, COPY, persist=True),
+        "ansible unarchive": Ansible(target, UNARCHIVE, persist=False),
         "ansible unarchive, ControlPersist": Ansible(target, UNARCHIVE, persist=True),
         "pyinfra": Pyinfra(target),
     }

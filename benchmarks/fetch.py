@@ -1,9 +1,11 @@
 """hsops fetch against the other ways: one loopback sshd, interleaved, medians; docs/reference/fetch-speed.md.
 
     python -m benchmarks.fetch [--rounds 5] [--mib 4096] [--small 200000] [--disk] [--only NAME ...] [--delay 0.1]
+                               [--patience 3]
 
 ``--delay``: instead, one file of 512 MiB over a line whose round trip takes so many seconds (root, /dev/net/tun).
-Absolute values move with the machine's load from minute to minute; only the ratios of one run mean something.
+``--patience``: who takes more than so many times as long as the fastest is not asked again; the page says so by the
+rounds. Absolute values move with the machine's load from minute to minute; only the ratios of one run mean something.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import argparse
 import datetime as dt
 import getpass
 import json
+import math
 import os
 import shutil
 import statistics
@@ -57,6 +60,7 @@ def main(words: Sequence[str] = ()) -> None:
     parser.add_argument("--disk", action="store_true", help="to a disk instead of a RAM disk")
     parser.add_argument("--only", action="append", default=[], help="only peers whose names have this; repeatable")
     parser.add_argument("--delay", type=float, default=0.0)
+    parser.add_argument("--patience", type=float, default=math.inf)
     asked = parser.parse_args(words)
     with ExitStack() as stack:
         base = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hsops-bench-", dir="/dev/shm")))
@@ -102,7 +106,7 @@ def case(base: Path, to: Path, host: Host, shape: tuple[str, int, int], asked: a
         f"{OURS} --streams 2": Peer(hsops(inventory, "--streams", "2")),
         **{n: p for n, p in peers(host, source, base).items() if not asked.only or any(o in n for o in asked.only)},
     }
-    took = interleaved(clients, to, asked.rounds)
+    took = interleaved(clients, to, asked.rounds, asked.patience)
     shutil.rmtree(source)
     return table(f"{files:,} files, {files * size / (1 << 30):.3g} GiB: {name}", files * size, took)
 
@@ -132,12 +136,16 @@ def far(base: Path, to: Path, delay: float, rounds: int) -> dict[str, Any]:
     return table(f"one file of 512 MiB, round trip {delay * 1000:.0f} ms", size, took)
 
 
-def interleaved(clients: Mapping[str, Peer], to: Path, rounds: int) -> dict[str, list[Took]]:
-    """Each client once, then all of them again; one that failed is not tried again."""
+def interleaved(
+    clients: Mapping[str, Peer], to: Path, rounds: int, patience: float = math.inf
+) -> dict[str, list[Took]]:
+    """Each client once, then all of them again; not one that failed, nor one that was slower than ``patience`` says."""
     took: dict[str, list[Took]] = {client: [] for client in clients}
-    for _ in range(rounds):
+    for i in range(rounds):
+        fastest = min((t.wall for all_ in took.values() for t in all_ if not t.fault), default=0.0)
         for client, peer in clients.items():
-            if not any(t.fault for t in took[client]):
+            slow = i and any(t.wall > patience * fastest for t in took[client])
+            if not slow and not any(t.fault for t in took[client]):
                 took[client].append(run(peer, to))
                 print(f"{client:<36}{took[client][-1].wall:>8.1f} s {took[client][-1].fault}", flush=True)
     return took

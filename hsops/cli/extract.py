@@ -2,57 +2,112 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hsops.cli.wiring import Session, run
 from hsops.render.console import Outcome
 
+if TYPE_CHECKING:
+    from hsops.core.inventory import ServerSpec
+    from hsops.extract.place import Finding, Place
+
 CONCURRENCY = 16
 ROOM_S = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the command line asks for; ``servers``: each may be several with commas between."""
+
+    prompts: str
+    servers: tuple[str, ...] = ()
+    limit: int = 0
+    concurrency: int = CONCURRENCY
+    relaunch: int = 0
+    room_wait: float = ROOM_S
+    failures: Path | None = None
 
 
 def extract(
     ctx: typer.Context,
     prompts: Annotated[str, typer.Argument(metavar="PROMPTS", help="JSONL: id, and input_ids or text.")],
     *,
-    server: Annotated[str, typer.Option("--server", "-s", metavar="NAME", help="Which server (the default).")] = "",
+    server: Annotated[
+        list[str] | None,
+        typer.Option("--server", "-s", metavar="NAME", help="Which server (the default); A,B or repeated: they share."),
+    ] = None,
     limit: Annotated[int, typer.Option(min=0, help="Only the first N prompts; 0 means all.")] = 0,
-    concurrency: Annotated[int, typer.Option(min=1, max=1024, help="Prompts under way at once.")] = CONCURRENCY,
+    concurrency: Annotated[
+        int, typer.Option(min=1, max=1024, help="Prompts under way at once, at each server.")
+    ] = CONCURRENCY,
+    relaunch: Annotated[
+        int, typer.Option(min=0, max=100, metavar="N", help="Start a server that dies or hangs again, N times at most.")
+    ] = 0,
     room_wait: Annotated[
-        float, typer.Option(min=0, metavar="SECONDS", help="How long the host may be full before it ends.")
+        float, typer.Option(min=0, metavar="SECONDS", help="How long a host may be full before it ends.")
     ] = ROOM_S,
+    failures: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the prompts without a dump there, with the reasons.")
+    ] = None,
 ) -> None:
     """Send each prompt that has no dump yet and wait for its line in the manifest. Run it again to continue."""
-
-    def body(session: Session) -> Outcome:
-        return drive(session, server or None, prompts, limit=limit, concurrency=concurrency, room_wait=room_wait)
-
-    run(ctx, "extract", body)
+    wish = Wish(prompts, tuple(server or ()), limit, concurrency, relaunch, room_wait, failures)
+    run(ctx, "extract", lambda session: drive(session, wish))
 
 
-def drive(
-    session: Session,
-    server: str | None,
-    prompts: str,
-    *,
-    limit: int = 0,
-    concurrency: int = CONCURRENCY,
-    room_wait: float = ROOM_S,
-) -> Outcome:
+def drive(session: Session, wish: Wish) -> Outcome:
     """The command's body, for playbooks too."""
     from hsops.core.prompts import read_prompts
     from hsops.extract.extract import Job
     from hsops.extract.extract import extract as extract_
-    from hsops.extract.plan import capture_of
-    from hsops.remote.dumps import folder_of
+    from hsops.extract.journal import journal_path
     from hsops.render import extract as render
 
-    spec = session.server(server)
-    host, path = session.inventory.hosts[spec.host], Path(prompts).expanduser()
-    capture = capture_of(spec, session.inventory.patches)
-    read = read_prompts(path)
-    job = Job(spec.name, folder_of(host, spec), path, read[: limit or None], capture, concurrency, room_wait)
-    return render.outcome(extract_(session.agent(host), job, session.console.emit), server=spec.name, host=host.name)
+    specs = session.servers(wish.servers, lambda spec: _captures(session, spec))
+    places = tuple(_place(session, spec) for spec in specs)
+    path = Path(wish.prompts).expanduser()
+    read = read_prompts(path)[: wish.limit or None]
+    job = Job(places, path, read, wish.concurrency, wish.relaunch, wish.room_wait, journal_path(path))
+    return render.outcome(extract_(job, session.console.emit), wish.failures)
+
+
+def _captures(session: Session, spec: ServerSpec) -> bool:
+    return any(session.inventory.patches[name].kind == "hs-dump" for name in spec.patches)
+
+
+def _place(session: Session, spec: ServerSpec) -> Place:
+    from hsops.extract.place import Place
+    from hsops.extract.plan import capture_of
+    from hsops.remote.dumps import folder_of
+
+    return Place(
+        spec.name,
+        folder_of(session.inventory.hosts[spec.host], spec),
+        session.agent(spec.host),
+        capture_of(spec, session.inventory.patches),
+        diagnose=lambda run_id: _diagnose(session, spec, run_id),
+        launch=lambda replace: _launch(session, spec, replace=replace),
+    )
+
+
+def _diagnose(session: Session, spec: ServerSpec, run_id: str) -> Finding:
+    from hsops.cli import diagnose
+    from hsops.extract.place import Finding
+
+    found = diagnose.live(session, spec.name, run_id=run_id)
+    verdict = found.data["verdict"]
+    return Finding(bool(found.exit_code), f"{verdict['class']}: {verdict['summary']}", verdict)
+
+
+def _launch(session: Session, spec: ServerSpec, *, replace: bool) -> None:
+    from hsops.cli import launch
+    from hsops.core.errors import UnhealthyError
+
+    found = launch.bring_up(session, launch.Wish(spec.name, wait=True, replace=replace))
+    if found.exit_code:
+        said = found.errors[0]["message"] if found.errors else f"{spec.name} did not become healthy"
+        raise UnhealthyError(said, host=spec.host, fix=f"hsops diagnose {spec.name}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -21,6 +21,10 @@ if TYPE_CHECKING:  # pydantic is not for --help
     from hsops.remote.agent import Agent
 
 STREAMS = "4..8"
+Servers = Annotated[
+    list[str] | None,
+    typer.Option("--server", "-s", metavar="NAME", help="Whose dumps (the default); A,B or repeated: of all."),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +49,7 @@ class Options:
 def fetch(
     ctx: typer.Context,
     *,
-    server: Annotated[str, typer.Option("--server", "-s", metavar="NAME", help="Whose dumps (the default).")] = "",
+    server: Servers = None,
     to: Annotated[str, typer.Option(metavar="DIR", help="Where they go (hs/SERVER).")] = "",
     folder: Annotated[
         str, typer.Option("--from", metavar="DIR", help="Any folder of the host instead of the dumps.")
@@ -84,11 +88,39 @@ def fetch(
     options = Options(
         to, streams, channel, recheck, follow, count, evict, max_rate, checksum, dry_run, folder, *patterns
     )
-    run(ctx, "fetch", lambda session: pull(session, server or None, options))
+    run(ctx, "fetch", lambda session: pull_all(session, server or [], options))
 
 
-def pull(session: Session, server: str | None, options: Options) -> Outcome:
-    """The command's body, for playbooks too."""
+def pull_all(session: Session, servers: list[str], options: Options) -> Outcome:
+    """The command's body: one server after another, into one folder."""
+    from hsops.render import fetch as render
+
+    names = list(dict.fromkeys(name.strip() for some in servers for name in some.split(",") if name.strip()))
+    if len(names) < 2:
+        return pull(session, names[0] if names else None, options)
+    if options.folder:
+        raise UsageError("--from DIR is of one host; several servers have several dump folders", fix="name one of them")
+    if options.follow:
+        raise UsageError(
+            "--follow is of one server: it goes on until that one's run ends",
+            fix="a fetch for each into a folder of its own; or, when the runs have ended, of all without --follow",
+        )
+    to = replace(options, to=options.to or f"hs/{'+'.join(names)}")
+    outcomes, there = dict[str, Outcome](), set[str]()
+    for name in names:
+        outcomes[name] = pull(session, name, to, there)
+    return render.together(outcomes)
+
+
+def pull(session: Session, server: str | None, options: Options, there: set[str] | None = None) -> Outcome:
+    """The body for one server, for playbooks too.
+
+    Args:
+        session: of the command.
+        server: its name; None: the default.
+        options: as on the command line.
+        there: names that another server has brought, which are left; those of this one are added.
+    """
     from hsops.fetch.fetch import fetch as fetch_
     from hsops.fetch.forecast import look_ahead
     from hsops.render import fetch as render
@@ -96,12 +128,16 @@ def pull(session: Session, server: str | None, options: Options) -> Outcome:
     host, name = _whose(session, server, options)
     wish, emit, agent = _wish(options, host), session.console.emit, session.agent(host)
     to = Path(options.to or f"hs/{name}").expanduser()
-    dumps = None if options.folder else _dumps(agent, host, session.server(name), options, emit=emit, to=to)
+    dumps = None
+    if not options.folder:
+        dumps = _dumps(agent, host, session.server(name), options, emit=emit, to=to, leave=frozenset(there or ()))
     source = dumps or _folder(agent, to, options, emit)
     where = {"server": name, "host": host.name, "source": source.path, "to": str(to)}
     if options.dry_run:
         return render.forecast(look_ahead(agent, source, to, wish, emit), **where)
     fetched = fetch_(agent, source, to, wish, emit)
+    if there is not None:
+        there.update(fetched.files)
     return render.outcome(fetched, dumps.listing if dumps else None, **where)
 
 
@@ -118,7 +154,16 @@ def _whose(session: Session, server: str | None, options: Options) -> tuple[Host
     return hosts[0], ""
 
 
-def _dumps(agent: Agent, host: HostSpec, spec: ServerSpec, options: Options, *, emit: Emit, to: Path) -> Dumps:
+def _dumps(
+    agent: Agent,
+    host: HostSpec,
+    spec: ServerSpec,
+    options: Options,
+    *,
+    emit: Emit,
+    to: Path,
+    leave: frozenset[str],
+) -> Dumps:
     """Until the run that writes them ends, if it is alive, or the wanted count is there."""
     from hsops.fetch.dumps import Dumps, Until
     from hsops.remote.dumps import folder_of
@@ -126,7 +171,7 @@ def _dumps(agent: Agent, host: HostSpec, spec: ServerSpec, options: Options, *, 
 
     run = alive_run(agent, spec.name) if options.follow else None
     until = Until(run.pid if run else None, options.count)
-    return Dumps(agent, folder_of(host, spec), emit, until, to=to)
+    return Dumps(agent, folder_of(host, spec), emit, until, to=to, leave=leave)
 
 
 def _folder(agent: Agent, to: Path, options: Options, emit: Emit) -> TreeFolder:

@@ -85,7 +85,9 @@ def _actions(session: wiring.Session, server: str) -> dict[str, Action]:
         ),
         "extract": on(
             model.Extract,
-            lambda s: extract.drive(session, server, s.prompts, concurrency=s.concurrency or extract.CONCURRENCY),
+            lambda s: extract.drive(
+                session, extract.Wish(s.prompts, (server,), concurrency=s.concurrency or extract.CONCURRENCY)
+            ),
         ),
         "fetch": on(
             model.Fetch, lambda s: fetch.pull(session, server, fetch.Options(s.to, str(s.streams or fetch.STREAMS)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -61,6 +61,13 @@ class Session:
 
         named = self.options.host or self.options.group
         return find_server(self.inventory, name, [host.name for host in self.hosts()] if named else ())
+
+    def servers(self, names: Sequence[str], wanted: Callable[[ServerSpec], bool]) -> list[ServerSpec]:
+        """The servers ``names``; else those ``wanted`` on the hosts of ``--host`` and ``--group``; else the default."""
+        from hsops.core.inventory_file import find_servers
+
+        named = self.options.host or self.options.group
+        return find_servers(self.inventory, names, [host.name for host in self.hosts()] if named else (), wanted)
 
     def hosts(self) -> list[HostSpec]:
         """The hosts of ``--host`` and ``--group``, else the default server's host, else all."""

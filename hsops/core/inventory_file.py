@@ -77,6 +77,26 @@ def find_server(inventory: Inventory, name: str | None, hosts: Sequence[str] = (
     return inventory.servers[wanted]
 
 
+def find_servers(
+    inventory: Inventory, names: Sequence[str], hosts: Sequence[str], wanted: Callable[[ServerSpec], bool]
+) -> list[ServerSpec]:
+    """The servers ``names``, each once; without names those ``wanted`` on ``hosts``; without both the default.
+
+    Args:
+        names: each may be several with commas between.
+        hosts: what ``--host`` and ``--group`` name.
+        wanted: of servers that nobody named.
+
+    Raises:
+        UsageError: there is no such server, or none is meant.
+    """
+    named = [name.strip() for some in names for name in some.split(",") if name.strip()]
+    if named or not hosts:
+        return [find_server(inventory, name, hosts) for name in dict.fromkeys(named)] or [find_server(inventory, None)]
+    there = [spec for spec in inventory.servers.values() if spec.host in hosts]
+    return [spec for spec in there if wanted(spec)] or [find_server(inventory, None, hosts)]
+
+
 def select_hosts(inventory: Inventory, hosts: Sequence[str], groups: Sequence[str]) -> list[HostSpec]:
     """The hosts that ``--host`` and ``--group`` name, in that order; a group's in its own.
 

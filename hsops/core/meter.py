@@ -14,14 +14,22 @@ class Meter:
 
     Args:
         task, unit, total: as in ``Progress``.
+        begun: how much was done before, which is no part of any rate.
         now: a monotonic clock, seconds.
     """
 
     def __init__(
-        self, task: str, unit: str, total: float, *, window: float = 10.0, now: Callable[[], float] = time.monotonic
+        self,
+        task: str,
+        unit: str,
+        total: float,
+        *,
+        begun: float = 0.0,
+        window: float = 10.0,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.task, self.unit, self.total, self.window, self._now = task, unit, total, window, now
-        self._seen: deque[tuple[float, float]] = deque([(now(), 0.0)])
+        self._seen: deque[tuple[float, float]] = deque([(now(), begun)])
 
     def at(self, done: float, detail: str = "") -> Progress:
         """The event for ``done`` so far; the rate is over the last ``window`` seconds."""

@@ -1,115 +1,127 @@
-"""Workers: each takes a prompt, sends it, and lets go of it only when the manifest has its line."""
+"""The workers of one server: each takes a prompt, sends it, and lets go of it only when the manifest has its line."""
 
 from __future__ import annotations
 
 import threading
-from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Mapping
 
 from hsops.core.dumps import Sample
 from hsops.core.errors import HsopsError
 from hsops.core.prompts import Prompt
 from hsops.core.worker import Worker
+from hsops.extract.gate import Gate
 from hsops.extract.ledger import Ledger
 from hsops.extract.plan import difference
-from hsops.remote.server import BrokenError, RejectedError, Server, SilentError
+from hsops.extract.pool import Attempt, Item, Pool
+from hsops.remote.server import BrokenError, BusyError, RejectedError, Server, SilentError
 
-ATTEMPTS = 3
 LINE_S = 30.0  # from HTTP 200 to the manifest's line; the writer needs milliseconds
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """A sample that has no dump after all attempts.
-
-    Args:
-        id: the prompt.
-        line: of the prompts file.
-        attempts: how often it was sent.
-        reason: of the last attempt.
-    """
-
-    id: str
-    line: int
-    attempts: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """How one attempt ended: with a sample, or with a reason."""
-
-    sample: Sample | None = None
-    reason: str = ""
-    final: bool = False  # sending it again will not help
-
-
 class Drive:
-    """The workers of one extract and what they share.
+    """What the workers of one server share.
 
     Args:
+        name: the server's, for those who read of a failure.
         server: where prompts go.
         ledger: what comes of them.
-        prompts: to send.
+        gate: how many tokens may be under way.
+        pool: where prompts come from.
         examine: called when the connection broke or the server is silent; raises when the server is dead or hung.
+        known: the manifest before, by id.
     """
 
     def __init__(
-        self, server: Server, ledger: Ledger, prompts: Sequence[Prompt], examine: Callable[[HsopsError], None]
+        self,
+        name: str,
+        server: Server,
+        ledger: Ledger,
+        gate: Gate,
+        pool: Pool,
+        *,
+        examine: Callable[[HsopsError], None],
+        known: Mapping[str, Sample],
     ) -> None:
-        self.server, self.ledger, self._examine = server, ledger, examine
-        self._todo, self._count, self._lock = deque(prompts), len(prompts), threading.Lock()
-        self._stop, self._examining = threading.Event(), threading.Lock()
-        self.samples: list[Sample] = []
-        self.failures: list[Failure] = []
+        self.server, self.ledger, self._gate, self._pool, self._examine = server, ledger, gate, pool, examine
+        self._name, self._lock, self._examining, self._known = name, threading.Lock(), threading.Lock(), known
+        self._held: dict[str, Item] = {}
         self._workers: list[Worker] = []
+        self._closed = False
+        self.moved = time.monotonic()  # when an attempt last ended, however
 
     def start(self, concurrency: int) -> None:
         """Start the workers."""
-        self._workers = [Worker(self._work, f"extract-{i}") for i in range(min(concurrency, len(self._todo)))]
+        self._workers = [Worker(self._work, f"{self._name}-{i}") for i in range(concurrency)]
         for worker in self._workers:
             worker.start()
 
     def wait(self, patience: float) -> bool:
         """Wait up to ``patience`` seconds; whether all workers ended."""
         alive = [worker for worker in self._workers if worker.is_alive()]
+        for worker in self._workers:
+            if worker not in alive:
+                worker.check()
         if alive:
             alive[0].join(patience)
-            return False
-        for worker in self._workers:
-            worker.check()
-        return True
+        return not alive
 
     @property
-    def settled(self) -> bool:
-        """Every prompt has its dump, or its failure."""
-        return len(self.samples) + len(self.failures) == self._count
+    def waits(self) -> bool:
+        """Something was sent and has not come back."""
+        return self._gate.inside > 0
 
-    def stop(self) -> None:
-        """No worker takes another prompt."""
-        self._stop.set()
+    def stop(self) -> list[Item]:
+        """No worker takes another prompt, and what those under way come to does not count any more: they are here."""
+        with self._lock:
+            self._closed = True
+            held, self._held = list(self._held.values()), {}
+        self._pool.wake()
+        return held
+
+    def _over(self) -> bool:
+        return self._closed or self.ledger.error is not None
 
     def _work(self) -> None:
         try:
-            while not self._stop.is_set() and (prompt := self._take()):
-                self._settle(prompt)
+            while item := self._take():
+                self._do(item)
         except HsopsError as error:
             self.ledger.fail(error)
+            self._pool.wake()
 
-    def _take(self) -> Prompt | None:
-        with self._lock:
-            return self._todo.popleft() if self._todo else None
+    def _take(self) -> Item | None:
+        item = self._pool.take(self._over)
+        if item:
+            with self._lock:
+                if not self._closed:
+                    self._held[item.prompt.id] = item
+                    return item
+            self._pool.give_back(item)
+        return None
 
-    def _settle(self, prompt: Prompt) -> None:
-        attempt, count = Attempt(), 0
-        while count < ATTEMPTS and attempt.sample is None and not attempt.final and not self._stop.is_set():
-            attempt, count = self._admitted(prompt), count + 1
+    def _do(self, item: Item) -> None:
+        attempt = Attempt(self._there(item.prompt))
+        sent = attempt.sample is None
+        if sent:
+            if not self._gate.enter(item.prompt.count, self._over):
+                return  # ``stop`` hands it on
+            try:
+                attempt = self._admitted(item.prompt)
+            finally:
+                self._gate.leave(item.prompt.count)
+        self.moved = time.monotonic()
         with self._lock:
-            if attempt.sample is not None:
-                self.samples.append(attempt.sample)
-            else:
-                self.failures.append(Failure(prompt.id, prompt.line, count, attempt.reason))
+            mine = self._held.pop(item.prompt.id, None)
+        if mine and sent:
+            self._pool.settle(item, attempt, self._name)
+        elif mine and attempt.sample:
+            self._pool.found(item, attempt.sample, self._name)
+
+    def _there(self, prompt: Prompt) -> Sample | None:
+        """Its dump, if somebody else had it made meanwhile: an earlier attempt, or another machine."""
+        sample = self.ledger.line(prompt.id) or self._known.get(prompt.id)
+        return sample if sample and sample.ok and not difference(sample, prompt, self.ledger.capture) else None
 
     def _admitted(self, prompt: Prompt) -> Attempt:
         self.ledger.admit(prompt.id, prompt.count)
@@ -126,6 +138,8 @@ class Drive:
             self.server.generate(prompt)
         except RejectedError as error:
             return Attempt(reason=error.message, final=True)
+        except BusyError as error:
+            return Attempt(reason=error.message, busy=True)
         except (BrokenError, SilentError) as error:
             self._look(error)
             return Attempt(reason=error.message)
@@ -147,6 +161,8 @@ class Drive:
         with self._examining:
             if self.ledger.error is not None:
                 raise self.ledger.error
+            if self._closed:
+                raise error
             try:
                 self._examine(error)
             except HsopsError as found:

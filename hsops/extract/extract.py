@@ -1,33 +1,29 @@
-"""``hsops extract``: plan against the manifest, send what is missing, wait for every line."""
+"""``hsops extract``: plan against the manifests, send what is missing to whichever server takes it, await the lines."""
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from hsops.core.deadline import QUICK
-from hsops.core.dumps import Sample
-from hsops.core.errors import ConfigError, HsopsError, UnhealthyError
+from hsops.core.dumps import Sample, latest
+from hsops.core.errors import ConfigError, HsopsError, UsageError
 from hsops.core.events import Emit, Note
-from hsops.core.meter import Meter
 from hsops.core.prompts import Prompt, shorten
-from hsops.core.runs import Run
-from hsops.core.worker import Worker
-from hsops.extract.drive import Drive, Failure
-from hsops.extract.ledger import PATIENCE_S, Ledger
-from hsops.extract.plan import Capture, Plan, plan, row_size
-from hsops.extract.settle import Limits, limits_of, settle
-from hsops.remote.agent import Agent
-from hsops.remote.dumps import Listing, News, follow, list_samples
-from hsops.remote.runs import alive_run, list_runs, need_capture
-from hsops.remote.server import Server
+from hsops.extract.journal import Journal, only_one
+from hsops.extract.lane import Lane
+from hsops.extract.ledger import PATIENCE_S
+from hsops.extract.place import Place
+from hsops.extract.plan import Plan, plan, row_size
+from hsops.extract.pool import Failure, Pool, Tally
+from hsops.extract.progress import Pulse
+from hsops.extract.settle import settle
+from hsops.remote.dumps import Listing
 
 TICK_S = 0.5
-DIAGNOSE = "hsops diagnose says why; then hsops launch --wait-healthy and the same extract again: it continues"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,22 +31,51 @@ class Job:
     """What is wanted.
 
     Args:
-        server: the server's name.
-        folder: its dump folder on the host, unless its run says otherwise.
+        places: the servers that share the prompts; all capture the same.
         file: name of the prompts file.
         prompts: of it, in order.
-        capture: what a dump must hold.
-        concurrency: prompts under way at once.
-        patience: seconds that the host's file system may stay full.
+        concurrency: prompts under way at once, at each server.
+        relaunch: how often a server that died or hangs may be started again.
+        patience: seconds that a host's file system may stay full.
+        journal: where attempts are written down; None: nowhere.
+    """
+
+    places: tuple[Place, ...]
+    file: Path
+    prompts: tuple[Prompt, ...]
+    concurrency: int
+    relaunch: int = 0
+    patience: float = PATIENCE_S
+    journal: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ServerRow:
+    """What one server did.
+
+    Args:
+        server, host: their names.
+        folder: where its dumps are on the host.
+        run: id of the run that wrote the new ones; empty when none did.
+        already, samples, tokens, bytes: dumps of these prompts that it had before; that it made now.
+        relaunched: how often it was started again.
+        lost: why it was lost, each time.
+        error: why it is lost now; empty: it is not.
+        verdict: of the last diagnosis, as ``hsops diagnose --json`` has it.
     """
 
     server: str
+    host: str
     folder: str
-    file: Path
-    prompts: tuple[Prompt, ...]
-    capture: Capture
-    concurrency: int
-    patience: float = PATIENCE_S
+    run: str
+    already: int
+    samples: int
+    tokens: int
+    bytes: int
+    relaunched: int
+    lost: tuple[str, ...]
+    error: str
+    verdict: dict[str, Any] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +86,12 @@ class Extracted:
         prompts: how many were asked for.
         already: how many had their dump before.
         samples, tokens, bytes: dumps that are there now, of these prompts.
-        failures: prompts without a dump.
-        folder: where the dumps are on the host.
-        run: id of the run that wrote the new ones; empty when there was nothing to do.
+        servers: a row each.
+        failures: prompts that were given up.
         seconds: how long it took.
+        driving_s: from the first prompt that was sent to the last that was settled.
+        interrupted: Ctrl-C.
+        stopped: why it ended before every prompt had its dump or its failure.
     """
 
     prompts: int
@@ -72,182 +99,213 @@ class Extracted:
     samples: int
     tokens: int
     bytes: int
-    failures: tuple[Failure, ...]
-    folder: str
-    run: str
-    seconds: float
+    servers: tuple[ServerRow, ...]
+    failures: tuple[Failure, ...] = ()
+    seconds: float = 0.0
+    driving_s: float = 0.0
+    interrupted: bool = False
+    stopped: HsopsError | None = None
 
 
-def extract(agent: Agent, job: Job, emit: Emit) -> Extracted:
+def extract(job: Job, emit: Emit) -> Extracted:
     """Get a dump for every prompt that has none yet.
 
     Raises:
-        UnhealthyError: no run, not healthy, or it died or hung meanwhile; what is done is kept.
-        ConfigError: prompts whose ids have dumps of something else, or that the server cannot take.
-        SpaceError: the dump file system is full; what is done is kept.
+        UsageError: the servers do not capture the same, or not of one model.
+        UnhealthyError: no server is healthy.
+        ConfigError: prompts whose ids have dumps of something else, or that a server cannot take.
+        LockedError: another extract sends this file to one of the servers.
+        UnreachableError: a host, whose manifest nobody else knows.
     """
     started = time.monotonic()
-    run = alive_run(agent, job.server)
-    folder = run.dump_dir if run and run.dump_dir else job.folder
-    listing = list_samples(agent, folder)
-    drive = None
-    if any(prompt.text for prompt in job.prompts) or plan_of(job, listing).todo:
-        run = need_capture(agent, job.server, run)
-        with agent.tunnel(run.port) as port, _server(port, agent, job, run) as server:
-            _must_capture(run, agent.host.name)
-            prompts = settle(server, job.prompts, _limits(agent, run, server), file=str(job.file))
-            job = replace(job, folder=folder, prompts=prompts)
-            drive = _drive(agent, job, listing, run, server=server, emit=emit)
-    done = plan_of(job, listing).done
-    samples: list[Sample] = [*done, *(drive.samples if drive else ())]
-    return Extracted(
-        prompts=len(job.prompts),
-        already=len(done),
-        samples=len(samples),
-        tokens=sum(s.tokens for s in samples),
-        bytes=sum(s.bytes for s in samples),
-        failures=tuple(sorted(drive.failures, key=lambda f: f.line)) if drive else (),
-        folder=folder,
-        run=run.id if run and drive else "",
-        seconds=time.monotonic() - started,
-    )
+    _same_capture(job)
+    lanes = [
+        Lane(place, emit, file=str(job.file), concurrency=job.concurrency, relaunch=job.relaunch, patience=job.patience)
+        for place in job.places
+    ]
+    with ExitStack() as stack:
+        for place in job.places if job.journal else ():
+            assert job.journal
+            stack.enter_context(only_one(job.journal, place.server, job.file))
+        listings = {lane.name: lane.standing.look() for lane in lanes}
+        journal, pool, interrupted = Journal(None, emit), None, False
+        if any(prompt.text for prompt in job.prompts) or plan_of(job, listings).todo:
+            job = replace(job, prompts=_settled(job, lanes, emit))
+            if todo := plan_of(job, listings).todo:
+                journal = Journal(job.journal, emit)
+                stack.callback(journal.close)
+                pool = Pool(todo, journal)
+                _warn_of_space(job, listings, todo, emit)
+                interrupted = _drive(job, pool, lanes, emit)
+        failures = _told(pool, journal) if pool else ()
+    done = _summary(job, listings, lanes, pool, interrupted=interrupted)
+    return replace(done, failures=failures, seconds=time.monotonic() - started)
 
 
-def plan_of(job: Job, listing: Listing) -> Plan:
-    """The plan; prompts whose tokens are not known yet are left to do.
+def plan_of(job: Job, listings: dict[str, Listing]) -> Plan:
+    """The plan; prompts whose tokens are not known yet are left to do. A dump of any of the servers counts.
 
     Raises:
         ConfigError: an id has a dump of something else.
     """
     known = [prompt for prompt in job.prompts if prompt.tokens]
-    todo = plan(known, listing.samples, job.capture, file=str(job.file))
+    samples = latest(s for listing in listings.values() for s in listing.samples.values())
+    todo = plan(known, samples, job.places[0].capture, file=str(job.file))
     if todo.faults:
         fix = "give these prompts other ids, or remove the old dumps on the host together with their manifest lines"
         raise ConfigError(shorten(list(todo.faults)), fix=fix)
     return todo
 
 
-def _drive(agent: Agent, job: Job, listing: Listing, run: Run, *, server: Server, emit: Emit) -> Drive:
-    todo = plan_of(job, listing).todo
-    space = {"free": listing.free, "total": listing.total}
-    ledger = Ledger(job.capture, listing.samples.values(), **space, patience=job.patience)
-    _warn_of_space(job, listing, todo, emit, agent.host.name)
-    drive = Drive(server, ledger, todo, lambda error: _examine(agent, run, server, error))
-    meter, before = Meter("extract", "samples", len(job.prompts)), len(job.prompts) - len(todo)
-    with _following(agent, job.folder, listing, run, ledger):
-        drive.start(job.concurrency)
-        try:
-            while not drive.wait(TICK_S):
-                if not drive.settled:
-                    emit(meter.at(before + len(drive.samples), _detail(drive)))
-        finally:
-            drive.stop()
-    emit(meter.at(before + len(drive.samples), _detail(drive)))
-    if ledger.error is not None:
-        ledger.error.why = _add(ledger.error.why, f"{before + len(drive.samples)} of {len(job.prompts)} are done")
-        raise ledger.error
-    return drive
-
-
-@contextmanager
-def _following(agent: Agent, folder: str, listing: Listing, run: Run, ledger: Ledger) -> Iterator[None]:
-    """A thread that feeds the ledger while the context is open."""
-    ended = threading.Event()
-
-    def feed() -> None:
-        try:
-            with follow(agent, folder, position=listing.position, pid=run.pid) as news:
-                for item in news:
-                    if ended.is_set():
-                        return
-                    _take_in(item, agent, run, ledger)
-        except HsopsError as error:
-            ledger.fail(error)
-
-    thread = Worker(feed, "extract-follow")
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join(2.0)  # it hears something four times a second
-    thread.check()
-
-
-def _take_in(item: News, agent: Agent, run: Run, ledger: Ledger) -> None:
-    ledger.apply(item)
-    if item.restarted:
-        ledger.fail(
-            HsopsError(
-                "the dump folder was emptied or replaced while prompts were under way",
-                host=agent.host.name,
-                fix="run it again: it starts from what is there",
-            )
-        )
-    if item.gone:
-        ledger.fail(_death(agent, run))
-
-
-def _examine(agent: Agent, run: Run, server: Server, error: HsopsError) -> None:
-    """After a broken or missing answer: is the server still there and answering?
+def _settled(job: Job, lanes: Sequence[Lane], emit: Emit) -> tuple[Prompt, ...]:
+    """The prompts with their tokens, which every server that is well can take.
 
     Raises:
-        UnhealthyError: no.
+        HsopsError: none is well.
     """
-    found = next((r for r in list_runs(agent, run.server) if r.id == run.id), None)
-    if found is None or not found.alive:
-        raise _death(agent, run)
+    prompts, failed = job.prompts, list[tuple[Lane, HsopsError]]()
+    for lane in lanes:
+        found = _settle_or_not(job, lane, prompts)
+        if isinstance(found, HsopsError):
+            failed.append((lane, found))
+        else:
+            prompts = found
+    if len(failed) < len(lanes):
+        for lane, error in failed:
+            emit(Note(f"{lane.name} takes no part yet: {error.message}", lane.standing.host, "warn"))
+        _same_model(lanes)
+        return prompts
+    for lane, error in failed:
+        if lane.revive(error, _wait):
+            return _settle(job, lane, prompts)
+    raise failed[0][1]
+
+
+def _settle_or_not(job: Job, lane: Lane, prompts: tuple[Prompt, ...]) -> tuple[Prompt, ...] | HsopsError:
     try:
-        server.check_health()
-    except UnhealthyError as unhealthy:
-        raise UnhealthyError(
-            f"the server stopped answering: {error.message}; {unhealthy.message}", host=agent.host.name, fix=DIAGNOSE
-        ) from None
+        return _settle(job, lane, prompts)
+    except ConfigError:
+        raise
+    except HsopsError as error:
+        return error
 
 
-def _death(agent: Agent, run: Run) -> UnhealthyError:
-    found = next((r for r in list_runs(agent, run.server) if r.id == run.id), None)
-    how = f": {found.exit}" if found and found.exit else ""
-    return UnhealthyError(f"run {run.id} of {run.server} died{how}", host=agent.host.name, fix=DIAGNOSE)
+def _settle(job: Job, lane: Lane, prompts: tuple[Prompt, ...]) -> tuple[Prompt, ...]:
+    with lane.standing.connected() as server:
+        found = settle(server, prompts, lane.standing.ask_limits(server), file=str(job.file))
+    lane.checked = True
+    return found
 
 
-def _must_capture(run: Run, host: str) -> None:
-    """Of a healthy server every rank has said by now whether it captures."""
-    if run.capture_fault:
-        raise UnhealthyError(
-            f"run {run.id} would write no dumps: {run.capture_fault}",
-            host=host,
-            why="prompts would be computed, and nothing kept of them",
-            fix=f"correct that, then hsops launch {run.server} --replace --wait-healthy",
-        )
+def _wait(seconds: float) -> bool:
+    time.sleep(seconds)
+    return True
 
 
-@contextmanager
-def _server(port: int, agent: Agent, job: Job, run: Run) -> Iterator[Server]:
-    with Server(port, host=agent.host.name, concurrency=job.concurrency, keys=run.keys) as server:
-        server.check_health()
-        yield server
+def _same_capture(job: Job) -> None:
+    captures = {place.capture: place.server for place in job.places}
+    if len(captures) > 1:
+        told = "; ".join(f"{server} captures {capture}" for capture, server in captures.items())
+        raise UsageError(f"these servers do not capture the same: {told}", fix="name servers with one hs-dump patch")
 
 
-def _limits(agent: Agent, run: Run, server: Server) -> Limits:
-    words = (*run.argv, "", "")
-    path = words[words.index("--model-path") + 1] if "--model-path" in words else ""
-    return limits_of(run.server, server.info(), agent.call("model-read", deadline=QUICK, path=path))
+def _same_model(lanes: Sequence[Lane]) -> None:
+    known = [(lane, lane.standing.limits) for lane in lanes if lane.standing.limits]
+    sizes = {limits.vocabulary: lane.name for lane, limits in known if limits.vocabulary}
+    if len(sizes) > 1:
+        told = ", ".join(f"{name} has a vocabulary of {size:,}" for size, name in sizes.items())
+        raise UsageError(f"these servers do not serve one model: {told}", fix="name servers of one model")
 
 
-def _warn_of_space(job: Job, listing: Listing, todo: tuple[Prompt, ...], emit: Emit, host: str) -> None:
-    size = row_size(listing.samples.values())
-    need = sum(size.sample_bytes(p.count, job.capture) for p in todo) if size else 0
-    if need > listing.free:
-        message = f"{need:,} bytes are to come, {job.folder} has {listing.free:,} free: it waits when that is full, "
+def _drive(job: Job, pool: Pool, lanes: Sequence[Lane], emit: Emit) -> bool:
+    """Drive all lanes; whether Ctrl-C ended it."""
+    pulse = Pulse(job.prompts, pool.prompts)
+    try:
+        for lane in lanes:
+            lane.start(pool)
+        while alive := [lane for lane in lanes if not lane.over]:
+            alive[0].join(TICK_S)
+            if not pool.settled and (sending := [lane for lane in lanes if lane.sending]):
+                short = [lane.name for lane in sending if lane.is_short]
+                emit(pulse.at(pool.total(), len(pool.failures), short))
+    except KeyboardInterrupt:
+        return True
+    finally:
+        pool.close()
+        emit(pulse.at(pool.total(), len(pool.failures)))
+    return False
+
+
+def _told(pool: Pool, journal: Journal) -> tuple[Failure, ...]:
+    """The failures in the file's order, each with all that is known of it."""
+    prompts = {prompt.id: prompt for prompt in pool.prompts}
+    failures = [replace(failure, tried=journal.attempts(prompts[failure.id])) for failure in pool.failures]
+    return tuple(sorted(failures, key=lambda failure: failure.line))
+
+
+def _summary(
+    job: Job, listings: dict[str, Listing], lanes: Sequence[Lane], pool: Pool | None, *, interrupted: bool
+) -> Extracted:
+    done = plan_of(job, listings).done
+    new, old = pool.total() if pool else Tally(), Tally()
+    for sample in done:
+        old = old.plus(sample)
+    total = Tally.sum((old, new))
+    ids = {sample.id for sample in done}
+    return Extracted(
+        prompts=len(job.prompts),
+        already=old.samples,
+        samples=total.samples,
+        tokens=total.tokens,
+        bytes=total.bytes,
+        servers=tuple(_row(lane, pool, _of_these(listings[lane.name].samples.values(), ids)) for lane in lanes),
+        driving_s=pool.seconds if pool else 0.0,
+        interrupted=interrupted,
+        stopped=_stopped(job, pool, lanes, total.samples) if not interrupted else None,
+    )
+
+
+def _of_these(samples: Iterable[Sample], ids: set[str]) -> int:
+    return sum(1 for sample in samples if sample.ok and sample.id in ids)
+
+
+def _row(lane: Lane, pool: Pool | None, already: int) -> ServerRow:
+    tally, standing = pool.tally(lane.name) if pool else Tally(), lane.standing
+    return ServerRow(
+        server=lane.name,
+        host=standing.host,
+        folder=standing.folder,
+        run=standing.run.id if standing.run and tally.samples else "",
+        already=already,
+        samples=tally.samples,
+        tokens=tally.tokens,
+        bytes=tally.bytes,
+        relaunched=lane.relaunched,
+        lost=tuple(lane.lost),
+        error=lane.error.message if lane.error else "",
+        verdict=standing.finding.verdict if standing.finding else None,
+    )
+
+
+def _stopped(job: Job, pool: Pool | None, lanes: Sequence[Lane], done: int) -> HsopsError | None:
+    """Why prompts are left: the error of the server that was lost last."""
+    if pool is None or pool.settled:
+        return None
+    lane = next(lane for lane in reversed(lanes) if lane.error)
+    error = lane.error
+    assert error
+    found = lane.standing.finding
+    said = [error.why, found.words if found else "", f"{done:,} of {len(job.prompts):,} are done"]
+    error.why = "; ".join(filter(None, said))
+    return error
+
+
+def _warn_of_space(job: Job, listings: dict[str, Listing], todo: tuple[Prompt, ...], emit: Emit) -> None:
+    size = next(filter(None, (row_size(listing.samples.values()) for listing in listings.values())), None)
+    need = sum(size.sample_bytes(p.count, job.places[0].capture) for p in todo) if size else 0
+    free = sum(listing.free for listing in listings.values())
+    if need > free:
+        where = " and ".join(place.folder for place in job.places)
+        message = f"{need:,} bytes are to come, {where} has {free:,} free: it waits when that is full, "
         message += "until hsops fetch --follow --evict makes room"
-        emit(Note(message, host, "warn"))
-
-
-def _detail(drive: Drive) -> str:
-    short = " · no room on the host: waiting for a fetch --evict" if drive.ledger.is_short else ""
-    return f"{sum(s.tokens for s in list(drive.samples)):,} tokens · {len(drive.failures)} failed{short}"
-
-
-def _add(why: str, more: str) -> str:
-    return f"{why}; {more}" if why else more
+        emit(Note(message, job.places[0].agent.host.name, "warn"))

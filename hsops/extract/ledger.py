@@ -63,6 +63,11 @@ class Ledger:
         """Any line came since the start."""
         return bool(self._lines)
 
+    def line(self, id_: str) -> Sample | None:
+        """The last line that came for a sample since the start."""
+        with self._changed:
+            return self._lines[id_][1] if id_ in self._lines else None
+
     def mark(self, id_: str) -> int:
         """How many lines there are for a sample; ``wait`` waits for one more."""
         with self._changed:

@@ -1,7 +1,8 @@
-"""What an extract has to send. Pure: the manifest on the host is the only state, so there is no journal here.
+"""What an extract has to send. Pure: the manifests on the hosts are the only state that says what is done.
 
-A client-side journal would be a second truth that can disagree with the files: after a kill, on another machine, or
-when the dumps were removed. The manifest names a sample only after its file is whole.
+A manifest names a sample only after its file is whole. What a client remembers is a second truth that can disagree with
+the files: after a kill, on another machine, or when the dumps were removed. So the journal (``hsops.extract.journal``)
+keeps only what no manifest can say, and nothing here asks it.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,14 +89,22 @@ class Dumps:
         emit: told of lines of the manifest that make no sense, and of a link that is lost while it is followed.
         until: what ends following it.
         to: the local folder, whose file system may not tell upper from lower case.
+        leave: names that come from elsewhere: another server that shared the prompts has them too.
     """
 
     def __init__(
-        self, agent: Agent, path: str, emit: Emit, until: Until | None = None, *, to: Path | None = None
+        self,
+        agent: Agent,
+        path: str,
+        emit: Emit,
+        until: Until | None = None,
+        *,
+        to: Path | None = None,
+        leave: Collection[str] = (),
     ) -> None:
         self.path, self.layout, self.refused = path, DumpLayout(), tuple[Trouble, ...]()
         self._agent, self._emit, self._told, self._until = agent, emit, False, until or Until()
-        self._blind = to is not None and is_blind_to_case(to)
+        self._blind, self._leave = to is not None and is_blind_to_case(to), leave
         self.listing: Listing | None = None
 
     def look(self) -> dict[str, File]:
@@ -112,6 +120,8 @@ class Dumps:
     def _wanted(self, files: dict[str, File]) -> dict[str, File]:
         """Without those that would replace each other here."""
         assert self.listing
+        if self._leave:
+            files = {name: file for name, file in files.items() if name not in self._leave}
         if not self._blind:
             return files
         everything = files_of(self.listing)

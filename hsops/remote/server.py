@@ -25,6 +25,10 @@ class BrokenError(HsopsError):
     """The server failed at this request, or the connection broke; it may be dead."""
 
 
+class BusyError(HsopsError):
+    """The server has too much to do and says so: the same request later."""
+
+
 class KeyRefusedError(HsopsError):
     """The server does not take the key that it was shown, or wants one: no request will do better."""
 
@@ -94,6 +98,7 @@ class Server:
         Raises:
             KeyRefusedError: HTTP 401 or 403.
             RejectedError: HTTP 400 and its like.
+            BusyError: HTTP 429 and 503.
             BrokenError: HTTP 500 and its like, or the connection broke.
             SilentError: no answer in time.
         """
@@ -166,8 +171,16 @@ class Server:
     def _judge(self, answer: httpx.Response) -> None:
         if answer.status_code == 200:
             return
-        kind = RejectedError if 400 <= answer.status_code < 500 else BrokenError
-        raise kind(f"HTTP {answer.status_code}: {_reason(answer)}", host=self.host)
+        raise _kind(answer.status_code)(f"HTTP {answer.status_code}: {_reason(answer)}", host=self.host)
+
+
+def _kind(status: int) -> type[HsopsError]:
+    """What a status other than 200 means for the same request once more."""
+    if status in (429, 503):  # 503 is also SGLang's word for a queue that is full
+        return BusyError
+    if status in (408, 425):  # a proxy's: the request itself is right
+        return BrokenError
+    return RejectedError if 400 <= status < 500 else BrokenError
 
 
 def bearer(key: str) -> dict[str, str]:

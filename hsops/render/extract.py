@@ -2,35 +2,89 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
 
 from hsops.core.units import size
-from hsops.extract.extract import Extracted
-from hsops.render.console import Outcome
+from hsops.extract.extract import Extracted, ServerRow
+from hsops.extract.pool import Failure
+from hsops.render.console import Outcome, error_lines
 from hsops.render.progress import clock
 
 SHOWN = 10
+INTERRUPTED = 130
 
 
-def outcome(extracted: Extracted, *, server: str, host: str) -> Outcome:
-    """Exit 3 when a prompt has no dump."""
-    errors = tuple({"type": "Failure", **asdict(f), "message": f"{f.id}: {f.reason}"} for f in extracted.failures)
-    data = {"server": server, "host": host, **asdict(extracted)}
-    return Outcome(data, list(lines(extracted)), 3 if errors else 0, errors)
+def outcome(extracted: Extracted, failures: Path | None = None) -> Outcome:
+    """Exit 3 when a prompt was given up, that of the error when a server was lost and prompts are left.
+
+    Args:
+        extracted: what was done.
+        failures: file for the prompts that were given up.
+    """
+    if failures:
+        failures.write_text("".join(json.dumps(asdict(one)) + "\n" for one in extracted.failures), encoding="utf-8")
+    errors: list[dict[str, Any]] = extracted.stopped.as_json() if extracted.stopped else []
+    errors += [{"type": "Failure", **asdict(f), "message": f"{f.id}: {f.reason}"} for f in extracted.failures]
+    if extracted.interrupted:
+        errors.append({"type": "Interrupted", "message": "interrupted"})
+    code = INTERRUPTED if extracted.interrupted else extracted.stopped.exit_code if extracted.stopped else 3
+    return Outcome(_data(extracted), list(lines(extracted)), code if errors else 0, tuple(errors))
+
+
+def _data(extracted: Extracted) -> dict[str, Any]:
+    names = [field.name for field in fields(extracted) if field.name not in ("failures", "servers", "stopped")]
+    data: dict[str, Any] = {name: getattr(extracted, name) for name in names}
+    rows = extracted.servers
+    for key in ("server", "host", "folder", "run"):
+        data[key] = ",".join(dict.fromkeys(filter(None, (getattr(row, key) for row in rows))))
+    data["failures"] = [asdict(one) for one in extracted.failures]
+    return data | {"servers": [asdict(row) for row in rows]}
 
 
 def lines(extracted: Extracted) -> Iterator[str]:
     """The report."""
     sums = f"{extracted.tokens:,} tokens · {size(extracted.bytes)}"
+    fetch = _fetch(extracted.servers)
     if extracted.already == extracted.prompts:
-        yield f"{extracted.already:,} of {extracted.prompts:,} done already · {sums} · next: hsops fetch"
+        yield f"{extracted.already:,} of {extracted.prompts:,} done already · {sums} · next: {fetch}"
         return
     already = f" · {extracted.already:,} were done already" if extracted.already else ""
     errors = f"{len(extracted.failures)} errors"
     yield f"{extracted.samples:,} samples · {sums} · {errors} · {clock(extracted.seconds)}{already}"
-    for failure in extracted.failures[:SHOWN]:
-        yield f"  {failure.id} (line {failure.line}, sent {failure.attempts} times)  {failure.reason}"
-    if len(extracted.failures) > SHOWN:
-        yield f"  and {len(extracted.failures) - SHOWN} more (--json has all)"
-    yield "next: hsops fetch" if not extracted.failures else "next: the same line again tries what is missing"
+    if len(extracted.servers) > 1:
+        yield from _table(extracted.servers)
+    yield from _failures(extracted.failures)
+    if extracted.stopped:
+        yield from error_lines(extracted.stopped)
+    elif extracted.interrupted:
+        left = extracted.prompts - extracted.samples - len(extracted.failures)
+        yield f"interrupted: {left:,} are left; the same line again goes on with them"
+    else:
+        yield f"next: {fetch}" if not extracted.failures else "next: the same line again tries what is missing"
+
+
+def _failures(failures: tuple[Failure, ...]) -> Iterator[str]:
+    for failure in failures[:SHOWN]:
+        more = len(failure.tried) - failure.attempts
+        before = f" and {more} times in earlier extracts" if more > 0 else ""
+        yield f"  {failure.id} (line {failure.line}, sent {failure.attempts} times{before})  {failure.reason}"
+    if len(failures) > SHOWN:
+        yield f"  and {len(failures) - SHOWN} more (--json has all, --failures FILE writes them down)"
+
+
+def _table(rows: tuple[ServerRow, ...]) -> Iterator[str]:
+    wide, hosts = (max(6, *(len(getattr(row, key)) for row in rows)) for key in ("server", "host"))
+    yield f"{'server':{wide}}  {'host':{hosts}}  {'before':>7}  {'now':>7}  {'tokens':>12}  {'size':>10}"
+    for row in rows:
+        said = [f"started again {row.relaunched} times"] if row.relaunched else []
+        said += [f"LOST: {row.error}"] if row.error else []
+        counts = f"{row.already:>7,}  {row.samples:>7,}  {row.tokens:>12,}  {size(row.bytes):>10}"
+        yield f"{row.server:{wide}}  {row.host:{hosts}}  {counts}  {'; '.join(said)}".rstrip()
+
+
+def _fetch(rows: tuple[ServerRow, ...]) -> str:
+    return f"hsops fetch -s {','.join(row.server for row in rows)} --to DIR" if len(rows) > 1 else "hsops fetch"

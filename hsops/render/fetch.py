@@ -28,6 +28,19 @@ def outcome(fetched: Fetched, listing: Listing | None, *, host: str, to: str, **
     return Outcome(data, list(lines(fetched, data)), 3 if errors else 0, errors)
 
 
+def together(outcomes: dict[str, Outcome]) -> Outcome:
+    """Of several servers into one folder; the first that is not 0 gives the exit code."""
+    all_ = list(outcomes.values())
+    sums = {
+        key: sum(one.data.get(key, 0) for one in all_)
+        for key in ("files", "bytes", "fetched", "bytes_sent", "samples", "tokens")
+    }
+    data = {"to": all_[0].data["to"], **sums, "servers": [one.data for one in all_]}
+    lines = [f"{name}: {line}" for name, one in outcomes.items() for line in one.lines]
+    code = next((one.exit_code for one in all_ if one.exit_code), 0)
+    return Outcome(data, lines, code, tuple(error for one in all_ for error in one.errors))
+
+
 _COUNTS = ("bytes", "fetched", "bytes_sent", "lost_streams", "bad_checksums", "streams", "channel", "seconds",
            "evicted", "evicted_bytes",
     "ledger", "kept")  # fmt: skip

@@ -214,31 +214,38 @@ def test_a_sample_that_fails_is_tried_again_then_reported(running: Running) -> N
     assert running.do("extract", str(prompts))["data"]["already"] == 3
 
 
-def test_a_server_that_dies_in_the_middle_is_told_and_continued(running: Running) -> None:
-    """kill -9 of a rank: exit 7 within seconds with the next command; after a launch the rerun sends the rest."""
+def test_a_server_that_dies_in_the_middle_is_told_and_started_again(running: Running) -> None:
+    """kill -9 of a rank: exit 7 with the verdict; --relaunch starts it, also when it dies anew; nothing comes twice."""
     prompts, victim = str(running.prompts("dies", 120)), rank(running)
     process = running.start("extract", prompts, "--concurrency", "2")
     running.wait_for(lambda: len(running.lines("dies")) >= 5, "five dumps")
 
     os.kill(victim, signal.SIGKILL)
     killed = time.monotonic()
-    (error,) = ended(process, 7)["errors"]
+    envelope = ended(process, 7)
+    (error,) = envelope["errors"]
 
     assert time.monotonic() - killed < 60  # a request to a server that has gone would wait for hours
     assert error["type"] == "UnhealthyError"
     assert "hsops diagnose" in error["fix"]
     assert "are done" in error["why"]
+    (row,) = envelope["data"]["servers"]
+    assert row["verdict"]["class"] in error["why"] and row["verdict"]["evidence"]
     (error,) = running.do("extract", prompts, expect=7)["errors"]
     assert "hsops launch --wait-healthy" in error["fix"]
-    running.do("launch", "--wait-healthy")
-    data = running.do("extract", prompts)["data"]
-    assert (data["samples"], data["failures"]) == (120, [])
-    assert data["already"] >= 5
+    process = running.start("extract", prompts, "--relaunch", "2", "--concurrency", "2")
+    before = len(running.lines("dies"))
+    running.wait_for(lambda: len(running.lines("dies")) >= before + 5, "five more", patience=200)
+    os.kill(rank(running), signal.SIGKILL)
+    data = ended(process, 0)["data"]
+    assert (data["samples"], data["failures"], data["already"]) == (120, [], before)
+    assert data["servers"][0]["relaunched"] == 2
+    assert set(Counter(line["id"] for line in running.lines("dies")).values()) == {1}
 
 
 def rank(running: Running) -> int:
     """The pid of the server's second rank."""
-    (run,) = (r for r in running.do("status")["data"]["runs"] if r["server"] == "tiny")
+    (run,) = (r for r in running.do("status")["data"]["runs"] if r["server"] == "tiny" and r["phase"] == "running")
     ranks = {child.pid for child in psutil.Process(run["pid"]).children(recursive=True)}
     named = psutil.process_iter(["pid", "cmdline"])  # skips what ends meanwhile
     return next(p.pid for p in named if p.pid in ranks and "scheduler_TP1" in " ".join(p.info["cmdline"] or ()))

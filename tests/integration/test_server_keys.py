@@ -17,6 +17,7 @@ from hsops.core.prompts import Prompt
 from hsops.core.runs import Keys, Run
 from hsops.extract.extract import Job as Extract
 from hsops.extract.extract import extract
+from hsops.extract.place import Finding, Place
 from hsops.extract.plan import Capture
 from hsops.launch.wait import Healthy, Patience, wait_healthy
 from hsops.remote import runs
@@ -42,10 +43,12 @@ def start(agent: Agent, folder: Path, *words: str) -> Run:
     raise AssertionError("it did not come up")
 
 
-def job(tmp_path: Path) -> Extract:
+def job(agent: Agent, tmp_path: Path) -> Extract:
     """An extract of one prompt."""
     one = Prompt("a", 1, token_bytes([5, 6, 7]))
-    return Extract("tiny", "", tmp_path / "p.jsonl", (one,), Capture((1, 3), "pre-norm"), 1)
+    sick = Finding(sick=True, words="")
+    place = Place("tiny", "", agent, Capture((1, 3), "pre-norm"), lambda _: sick, lambda _: None)
+    return Extract((place,), tmp_path / "p.jsonl", (one,), 1)
 
 
 def wait_for(agent: Agent, run: Run, key: str) -> object:
@@ -66,7 +69,7 @@ def test_extract_shows_the_key_of_the_run(agent: Agent, tmp_path: Path) -> None:
     """The one that the server was started with, whatever the inventory says by now."""
     start(agent, tmp_path / "dumps", "--api-key", KEY)
 
-    done = extract(agent, job(tmp_path), ignore)
+    done = extract(job(agent, tmp_path), ignore)
 
     assert (done.samples, done.failures) == (1, ())
 
@@ -90,7 +93,7 @@ def test_a_key_that_hsops_does_not_know_ends_an_extract_at_once(
     monkeypatch.setattr(Run, "keys", Keys())
 
     with pytest.raises(KeyRefusedError, match="401: Unauthorized") as caught:
-        extract(agent, job(tmp_path), ignore)
+        extract(job(agent, tmp_path), ignore)
 
     assert "api-key in args of servers." in caught.value.fix
 

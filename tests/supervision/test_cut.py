@@ -63,7 +63,7 @@ def scene(lab: Lab, new_server: ServerFactory, tmp_path: Path) -> Iterator[Scene
         pytest.skip(reason)
     labs.up(lab.layout.home, fault="slow-load")  # so that it still starts when the link comes back
     with cable() as wire:
-        door = new_server("lab", extra=(f"ListenAddress {wire.address}",))
+        door = new_server("lab", extra=at_the_cable(wire))
         reach_through(wire, door.folder)
         content = yaml.safe_load(lab.inventory.read_text())
         content["hosts"]["lab"].update(ssh_config=str(door.folder / "ssh_config"), keepalive=1)
@@ -75,6 +75,11 @@ def scene(lab: Lab, new_server: ServerFactory, tmp_path: Path) -> Iterator[Scene
     near = Cli(lab.inventory)  # the lab's own sshd, which nobody has cut off
     assert near("stop").returncode == 0
     labs.up(lab.layout.home)
+
+
+def at_the_cable(wire: Cable) -> tuple[str, ...]:
+    """Where sshd listens, besides this machine's own loopback."""
+    return (f"ListenAddress {wire.address}",)
 
 
 def launched(scene: Scene) -> tuple[Client, Client]:
@@ -160,7 +165,8 @@ def test_a_killed_client_and_an_sshd_that_is_restarted(scene: Scene) -> None:
         sshd.stop(scene.door.folder)
 
     def start() -> None:
-        sshd.start(scene.door.folder, alias="lab")
+        sshd.start(scene.door.folder, alias="lab", extra=at_the_cable(scene.wire))
+        reach_through(scene.wire, scene.door.folder)
 
     seen = away(scene, stop, start, waiter, follower)
     assert waiter.end(START_S) == 0, waiter.errors

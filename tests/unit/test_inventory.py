@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hsops.core.errors import ConfigError, UsageError
-from hsops.core.inventory_file import find_server, load, select_hosts
+from hsops.core.inventory_file import find_server, find_servers, load, select_hosts
 
 ROOT = Path(__file__).parents[2]
 GOOD = """\
@@ -226,6 +226,24 @@ default: kimi
     assert find_server(inventory, "small", ["other"]).name == "small"
     with pytest.raises(UsageError, match="server kimi is on box, not on other"):
         find_server(inventory, "kimi", ["other"])
+
+
+def test_several_servers_are_named_or_those_of_the_hosts_that_are_wanted(tmp_path):
+    """A,B and repeated, each once; without names every one of the hosts that captures; without hosts the default."""
+    text = GOOD.replace("patches:\n", "  second: { host: box, model: /m, patches: [hs-dump] }\npatches:\n", 1)
+    inventory = load(write(tmp_path, text))
+
+    def names(given, hosts=()):
+        return [spec.name for spec in find_servers(inventory, given, hosts, lambda spec: bool(spec.patches))]
+
+    assert names(["small,kimi", "kimi", "second"]) == ["small", "kimi", "second"]
+    assert names([], ["other", "box"]) == ["kimi", "second"]
+    assert names([], ["other"]) == ["small"]  # what it lacks is told where it matters
+    assert names([]) == ["kimi"]
+    with pytest.raises(UsageError, match="server small is on other, not on box"):
+        names(["kimi,small"], ["box"])
+    with pytest.raises(UsageError, match="did you mean 'kimi'"):
+        names(["kim,small"])
 
 
 @given(st.text(max_size=200))

@@ -1,0 +1,192 @@
+"""A server that prompts go to: connected when it is healthy and captures, looked into when it does not answer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from hsops.core.deadline import QUICK
+from hsops.core.errors import HsopsError, UnhealthyError
+from hsops.core.events import Emit, Note
+from hsops.core.runs import Run
+from hsops.core.secret import value_of
+from hsops.extract.gate import capacity
+from hsops.extract.plan import Capture
+from hsops.extract.settle import Limits, limits_of
+from hsops.remote.agent import Agent
+from hsops.remote.dumps import Listing, list_samples
+from hsops.remote.runs import alive_run, list_runs, need_capture
+from hsops.remote.server import Server
+
+AHEAD = 2  # times the requests that a server runs at once: so many wait in its queue that it never wants for one
+FRESH_S = 20.0  # an examination that found the server well is not repeated for each request that broke with it
+DIAGNOSE = (
+    "hsops diagnose says more; hsops launch --wait-healthy and the same extract again continue; "
+    "extract --relaunch 3 starts it by itself"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a diagnosis came to.
+
+    Args:
+        sick: the server is dead or hangs; else it is slow, or well.
+        words: class and summary.
+        verdict: as ``hsops diagnose --json`` has it.
+    """
+
+    sick: bool
+    words: str
+    verdict: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What an extract must know of a server.
+
+    Args:
+        server: its name.
+        folder: its dump folder on the host, unless its run says otherwise.
+        agent: on the host.
+        capture: what a dump of it holds.
+        diagnose: looks into a run of it.
+        launch: starts it, or picks up what runs, and waits until it is healthy; True: a run that is not is replaced.
+    """
+
+    server: str
+    folder: str
+    agent: Agent
+    capture: Capture
+    diagnose: Callable[[str], Finding]
+    launch: Callable[[bool], None]
+
+
+class Standing:
+    """How a server stands.
+
+    Args:
+        place: the server.
+        concurrency: requests at once.
+        emit: told of a server that is only slow.
+    """
+
+    def __init__(self, place: Place, concurrency: int, emit: Emit) -> None:
+        self.place, self.agent, self.host = place, place.agent, place.agent.host.name
+        self.folder, self.concurrency, self._emit = place.folder, concurrency, emit
+        self.run: Run | None = None
+        self.limits: Limits | None = None
+        self.tokens: int | None = None  # at once
+        self.requests = concurrency
+        self.finding: Finding | None = None
+        self._driven: Run | None = None  # the last one that was healthy
+        self._tried = ""
+        self._well_at = float("-inf")
+
+    def look(self) -> Listing:
+        """The manifest of the run that is there, or of the last one."""
+        self.run = alive_run(self.agent, self.place.server) or self.run
+        self.folder = self.run.dump_dir if self.run and self.run.dump_dir else self.place.folder
+        return list_samples(self.agent, self.folder)
+
+    @contextmanager
+    def connected(self) -> Iterator[Server]:
+        """The server.
+
+        Raises:
+            UnhealthyError: it is not healthy, or does not capture.
+        """
+        name = self.place.server
+        self.run = run = need_capture(self.agent, name, alive_run(self.agent, name))
+        with (
+            self.agent.tunnel(run.port) as port,
+            Server(port, host=self.host, concurrency=self.concurrency, keys=run.keys) as server,
+        ):
+            server.check_health()
+            self._driven, self._tried = run, run.id
+            _must_capture(run, self.host)
+            yield server
+
+    def ask_limits(self, server: Server) -> Limits:
+        """What the server takes; and how much at once, in ``tokens`` and ``requests``."""
+        info, path = server.info(), value_of(self.run.argv, "--model-path") if self.run else ""
+        self.tokens, running = capacity(info)
+        self.requests = min(self.concurrency, AHEAD * running) if running else self.concurrency
+        self.limits = limits_of(self.place.server, info, self.agent.call("model-read", deadline=QUICK, path=path))
+        return self.limits
+
+    def examine(self, server: Server, error: HsopsError) -> None:
+        """After a broken or missing answer: is the server still there and answering?
+
+        Raises:
+            UnhealthyError: no.
+        """
+        if time.monotonic() - self._well_at < FRESH_S:
+            return
+        assert self.run
+        found = self._found(self.run)
+        if found is None or not found.alive or found.pid != self.run.pid:
+            raise self.death(found)
+        try:
+            server.check_health()
+        except UnhealthyError as unhealthy:
+            self.look_into()
+            if self.finding is None or self.finding.sick:
+                raise UnhealthyError(
+                    f"the server stopped answering: {error.message}; {unhealthy.message}", host=self.host, fix=DIAGNOSE
+                ) from None
+            words, self.finding = self.finding.words, None
+            self._emit(Note(f"{self.place.server} is slow, not stuck: going on; {words}", self.host))
+        self._well_at = time.monotonic()
+
+    def look_into(self) -> None:
+        """Diagnose the run; a diagnosis that fails is told, and none."""
+        try:
+            self.finding = self.place.diagnose(self.run.id if self.run else "")
+        except HsopsError as error:
+            self.finding = None
+            self._emit(Note(f"{self.place.server} could not be diagnosed: {error.message}", self.host, "warn"))
+
+    def death(self, found: Run | None = None) -> UnhealthyError:
+        """The run's, as the host tells it."""
+        assert self.run
+        found = found or self._found(self.run)
+        end = found and (found.exit or (found.attempts[-1].exit if found.attempts else None))
+        how = f": {end}" if end else ""
+        return UnhealthyError(f"run {self.run.id} of {self.run.server} died{how}", host=self.host, fix=DIAGNOSE)
+
+    @property
+    def hangs(self) -> bool:
+        """A run that was healthy, or that was waited for, is still there: it must be ended before a new one starts."""
+        found = alive_run(self.agent, self.place.server)
+        return found is not None and found.id == self._tried
+
+    def waited(self) -> None:
+        """The run that is there was waited for in vain."""
+        found = alive_run(self.agent, self.place.server)
+        self._tried = found.id if found else ""
+
+    @property
+    def comes_back(self) -> bool:
+        """It died, and the host's supervisor starts it again by itself."""
+        found = self._found(self._driven) if self._driven else None
+        if found is None or self._driven is None or not found.alive:
+            return False
+        return found.restarts and (found.attempt > self._driven.attempt or found.restart_at is not None)
+
+    def _found(self, run: Run) -> Run | None:
+        return next((one for one in list_runs(self.agent, run.server) if one.id == run.id), None)
+
+
+def _must_capture(run: Run, host: str) -> None:
+    """Of a healthy server every rank has said by now whether it captures."""
+    if run.capture_fault:
+        raise UnhealthyError(
+            f"run {run.id} would write no dumps: {run.capture_fault}",
+            host=host,
+            why="prompts would be computed, and nothing kept of them",
+            fix=f"correct that, then hsops launch {run.server} --replace --wait-healthy",
+        )
