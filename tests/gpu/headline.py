@@ -9,7 +9,6 @@ fewer samples, and it says so. Writes ``headline.json`` and the server's log int
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,9 +77,7 @@ class Headline:
         machine.write_inventory([machine.Server(NAME, some.config, args=args)], list(some.boundaries), way=way)
         row["way"] = "OpenSSH on loopback" if way["ssh"] != "local" else "local"
         row["no_ram_disk"] = drain.mount(some.share)
-        model = machine.HOME / "models" / NAME
-        weigh = [machine.PYTHON, Path(__file__).with_name("weigh.py"), model, *(["cpu"] if machine.LAB else [])]
-        subprocess.run(weigh, check=True, timeout=150)
+        row["weights_bytes"] = machine.weigh(NAME)
         row["tokens"] = drain.write_prompts(self.prompts, some.samples, some.low, some.high, some.config["vocab_size"])
         row |= {"samples": some.samples, "share": some.share, "hidden": some.config["hidden_size"]}
         return True

@@ -139,6 +139,17 @@ def write_inventory(
     INVENTORY.write_text(json.dumps(whole, indent=1))  # JSON is YAML
 
 
+def weigh(name: str) -> int:
+    """Random weights for a server's model, which lie in memory; returns their bytes."""
+    model, target = HOME / "models" / name, RAM / f"{name}.safetensors"
+    RAM.mkdir(parents=True, exist_ok=True)
+    script = [str(PYTHON), str(HERE / "weigh.py"), str(model / "config.json"), str(target)]
+    subprocess.run([*script, *(["cpu"] if LAB else [])], check=True, timeout=150)
+    (model / "model.safetensors").unlink(missing_ok=True)
+    (model / "model.safetensors").symlink_to(target)
+    return target.stat().st_size
+
+
 def hsops(*words: str, timeout: float = 300.0, ok: tuple[int, ...] = (0,)) -> dict[str, Any]:
     """One command with --json; returns its envelope. Its messages go where ours go."""
     done = subprocess.run(command(*words), stdout=subprocess.PIPE, env=environ(), timeout=timeout, check=False)

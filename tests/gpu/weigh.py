@@ -1,4 +1,4 @@
-"""Random weights on the GPU for a config.json: ``python weigh.py FOLDER [DEVICE]``; run by SGLang's interpreter.
+"""Random weights on the GPU: ``python weigh.py CONFIG.json WEIGHTS.safetensors [DEVICE]``; by SGLang's interpreter.
 
 Every matrix keeps the size of what goes through it (1.2 over the square root of its inputs), so that each layer changes
 the stream about as much as a trained one's does: ``--load-format dummy`` makes weights next to nothing.
@@ -21,14 +21,11 @@ GAIN = 1.2
 HEAD_GAIN = 4.0  # of lm_head: log-probabilities that tell tokens apart
 
 
-def main(folder: Path, device: str = "cuda") -> None:
-    """Write ``model.safetensors``."""
+def main(config: Path, target: Path, device: str = "cuda") -> None:
+    """Write ``target`` for the model of ``config``."""
     dice = torch.Generator(device).manual_seed(weights.SEED)
-    tensors = {
-        name: made(name, shape, dice).cpu()
-        for name, shape in weights.shapes(json.loads((folder / "config.json").read_text()))
-    }
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    tensors = {name: made(name, shape, dice).cpu() for name, shape in weights.shapes(json.loads(config.read_text()))}
+    save_file(tensors, target, metadata={"format": "pt"})
 
 
 def made(name: str, shape: tuple[int, ...], dice: torch.Generator) -> torch.Tensor:
@@ -45,4 +42,4 @@ def made(name: str, shape: tuple[int, ...], dice: torch.Generator) -> torch.Tens
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), *sys.argv[2:])
+    main(Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:])
