@@ -118,7 +118,7 @@ class Subject:
             with self.state(case):
                 self.judge(case)
             if not case.ends:
-                self.fine("idle" if case.place == "serving" else "")
+                self.fine("idle" if case.place in ("serving", "forward", "loop") else "")
 
     @contextmanager
     def state(self, case: Case) -> Iterator[None]:

@@ -52,11 +52,11 @@ class Size:
 
 
 def size() -> Size:
-    """16 layers of hidden size 7,168, 57,344 bytes a token; 2,000 prompts of 320 tokens are 37 GB."""
+    """24 layers of hidden size 7,168, 57,344 bytes a token; 2,000 prompts of 320 tokens are 37 GB."""
     if machine.LAB:
         return Size(rehearsal.config(), (1, 3, 5), 200, 40, 8, 60, 4 << 20, 0, 1, (4, 64))
-    config = deepseek(16, width=256, dense=4096, vocabulary=8192)
-    return Size(config, (2, 8, 13), 2000, 600, 128, 512, 12 << 30, 44, 3, (32, 2048))
+    config = deepseek(24, width=256, dense=4096, vocabulary=8192)
+    return Size(config, (2, 12, 21), 2000, 600, 128, 512, 12 << 30, 44, 3, (32, 2048))
 
 
 class Story:
