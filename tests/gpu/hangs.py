@@ -276,7 +276,7 @@ class Subject:
 def main(out: Path, names: list[str]) -> None:
     """All servers, or those named, beside each other; the one that takes all memory afterwards."""
     machine.prepare()
-    (site,) = (machine.HOME / "venv/lib").glob("python*/site-packages")
+    (site,) = (machine.PYTHON.parents[1] / "lib").glob("python*/site-packages")
     deeds.install(site)
     EVIDENCE.mkdir(exist_ok=True)
     small = {"mem-fraction-static": 0.3, "max-total-tokens": 65536, "disable-piecewise-cuda-graph": True}
