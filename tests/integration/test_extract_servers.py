@@ -204,7 +204,7 @@ def test_a_slow_server_is_left_alone(site: Site, monkeypatch: pytest.MonkeyPatch
 def test_servers_share_a_list_and_a_dead_one_hands_on(site: Site) -> None:
     """What the dead one has done counts, the rest is the other's; a row for each says so; a rerun has nothing to do."""
     site.start("a", "die=8")
-    site.start("b", "pause=5")
+    site.start("b", f"holds={site.dumps('a')}/died")
 
     done = extract(site.job("a", "b", count=60), ignore)
 
@@ -219,14 +219,18 @@ def test_servers_share_a_list_and_a_dead_one_hands_on(site: Site) -> None:
 
 def test_a_server_that_is_down_at_the_start_leaves_its_work_to_the_others(site: Site) -> None:
     """And with --relaunch it joins them."""
-    site.start("b", "pause=20")
+    asked = site.dumps("a") / "asked"
+    site.start("b", f"holds={asked}")
+    asked.parent.mkdir()
+    asked.touch()
 
     done = extract(site.job("a", "b"), ignore)
 
     assert (done.samples, done.servers[1].samples, done.stopped) == (40, 40, None)
-    site.again["a"] = ("pause=20",)
-    more = extract(site.job("a", "b", count=200, relaunch=1), ignore)
-    assert more.samples == 200 and more.servers[0].samples > 0
+    asked.unlink()  # the other one waits for it now
+    site.again["a"] = ()
+    more = extract(site.job("a", "b", count=80, relaunch=1), ignore)
+    assert more.samples == 80 and more.servers[0].samples > 0
 
 
 def test_servers_that_capture_otherwise_do_not_share(site: Site) -> None:
@@ -289,7 +293,7 @@ def test_what_helps_decides_what_is_done(site: Site) -> None:
 
 def test_tokens_under_way_stay_within_what_the_server_holds(site: Site) -> None:
     """Sixteen could be under way, of five tokens each; it holds twelve tokens."""
-    site.start("a", "tokens=12", "pause=5")
+    site.start("a", "tokens=12", "pause=20")
 
     done = extract(site.job("a", concurrency=16), ignore)
 

@@ -4,8 +4,8 @@ It says hello for one rank, and makes a dump for each ``/generate`` as the captu
 its dump folder, and ``N`` counts them from 1. ``die=N`` ends it at that one without a dump, ``die-done=N`` after the
 dump and before the answer, ``hang=N`` answers nothing from there on, and /health is 503. ``busy=N``, ``breaks=N``: the
 first N are refused with 503 and 500. ``bad=ID``: that one's dump fails each time. ``refuse=ID``: that one is answered
-with 400. ``tokens=N``: what ``/server_info`` says that it holds. ``pause=MS`` before each answer. The most tokens that
-were ever asked for at once are in ``most``.
+with 400. ``tokens=N``: what ``/server_info`` says that it holds. ``pause=MS`` before each answer; ``holds=FILE``: until
+there is such a file. When it dies it leaves ``died``. The most tokens that were ever asked for at once are in ``most``.
 """
 
 import http.server
@@ -39,6 +39,13 @@ def write(body: "dict[str, object]") -> None:
         make(FOLDER, str(body["rid"]).removeprefix("hs-"), body["input_ids"])  # type: ignore[arg-type]
 
 
+def die() -> None:
+    """Not in the middle of a manifest's line: that the capture's own writer never leaves one is tested elsewhere."""
+    with LOCK:
+        (FOLDER / "died").touch()
+        os._exit(9)
+
+
 class Answer(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
@@ -55,6 +62,8 @@ class Answer(http.server.BaseHTTPRequestHandler):
             return
         number = self._count(body, len(body["input_ids"]))
         time.sleep(wish("pause") / 1000)
+        while "holds" in WISHES and not Path(WISHES["holds"]).exists():
+            time.sleep(0.01)
         try:
             self._generate(body, number)
         finally:
@@ -73,7 +82,7 @@ class Answer(http.server.BaseHTTPRequestHandler):
 
     def _generate(self, body: "dict[str, object]", number: int) -> None:
         if number == wish("die"):
-            os._exit(9)
+            die()
         if wish("hang") and number >= wish("hang"):
             State.hung = True
             threading.Event().wait()
@@ -86,7 +95,7 @@ class Answer(http.server.BaseHTTPRequestHandler):
         else:
             self._capture(body)
             if number == wish("die-done"):
-                os._exit(9)
+                die()
             self._answer(200, {})
 
     def _capture(self, body: "dict[str, object]") -> None:
