@@ -10,7 +10,7 @@ from hsops.core.dumps import Sample
 from hsops.core.errors import HsopsError
 from hsops.core.prompts import Prompt
 from hsops.core.worker import Worker
-from hsops.extract.gate import Gate
+from hsops.extract.gate import Gate, Ticket
 from hsops.extract.ledger import Ledger
 from hsops.extract.plan import difference
 from hsops.extract.pool import Attempt, Item, Pool
@@ -26,7 +26,7 @@ class Drive:
         name: the server's, for those who read of a failure.
         server: where prompts go.
         ledger: what comes of them.
-        gate: how many tokens may be under way.
+        gate: how many requests and tokens may be under way.
         pool: where prompts come from.
         examine: called when the connection broke or the server is silent; raises when the server is dead or hung.
         known: the manifest before, by id.
@@ -50,9 +50,9 @@ class Drive:
         self._closed = False
         self.moved = time.monotonic()  # when an attempt last ended, however
 
-    def start(self, concurrency: int) -> None:
-        """Start the workers."""
-        self._workers = [Worker(self._work, f"{self._name}-{i}") for i in range(concurrency)]
+    def start(self, count: int) -> None:
+        """Start so many workers: more than may have a request under way, for those that wait for a line."""
+        self._workers = [Worker(self._work, f"{self._name}-{i}") for i in range(count)]
         for worker in self._workers:
             worker.start()
 
@@ -84,8 +84,12 @@ class Drive:
 
     def _work(self) -> None:
         try:
-            while item := self._take():
-                self._do(item)
+            while ticket := self._gate.ticket(self._over):
+                with ticket:
+                    item = self._take()
+                    if item is None:
+                        return
+                    self._do(item, ticket)
         except HsopsError as error:
             self.ledger.fail(error)
             self._pool.wake()
@@ -100,16 +104,13 @@ class Drive:
             self._pool.give_back(item)
         return None
 
-    def _do(self, item: Item) -> None:
+    def _do(self, item: Item, ticket: Ticket) -> None:
         attempt = Attempt(self._there(item.prompt))
         sent = attempt.sample is None
         if sent:
-            if not self._gate.enter(item.prompt.count, self._over):
+            if not ticket.enter(item.prompt.count, self._over):
                 return  # ``stop`` hands it on
-            try:
-                attempt = self._admitted(item.prompt)
-            finally:
-                self._gate.leave(item.prompt.count)
+            attempt = self._admitted(item.prompt, ticket)
         self.moved = time.monotonic()
         with self._lock:
             mine = self._held.pop(item.prompt.id, None)
@@ -123,16 +124,16 @@ class Drive:
         sample = self.ledger.line(prompt.id) or self._known.get(prompt.id)
         return sample if sample and sample.ok and not difference(sample, prompt, self.ledger.capture) else None
 
-    def _admitted(self, prompt: Prompt) -> Attempt:
+    def _admitted(self, prompt: Prompt, ticket: Ticket) -> Attempt:
         self.ledger.admit(prompt.id, prompt.count)
         attempt = Attempt()
         try:
-            attempt = self._attempt(prompt)
+            attempt = self._attempt(prompt, ticket)
         finally:
             self.ledger.leave(prompt.id, attempt.sample.bytes if attempt.sample else 0)
         return attempt
 
-    def _attempt(self, prompt: Prompt) -> Attempt:
+    def _attempt(self, prompt: Prompt, ticket: Ticket) -> Attempt:
         mark = self.ledger.mark(prompt.id)
         try:
             self.server.generate(prompt)
@@ -143,6 +144,7 @@ class Drive:
         except (BrokenError, SilentError) as error:
             self._look(error)
             return Attempt(reason=error.message)
+        ticket.leave()  # the server has room for the next one while the line of this one comes
         sample = self.ledger.wait(prompt.id, mark, LINE_S)
         if sample is None:
             return self._nothing_came()

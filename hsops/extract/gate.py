@@ -1,42 +1,82 @@
-"""Tokens under way at one server: no more than it can hold, so that its queue stays short."""
+"""What may be under way at one server: so many requests, and the tokens that it holds, so that its queue is short."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from types import TracebackType
 from typing import Any
+
+_LOOK_S = 0.5
 
 
 class Gate:
-    """Lets prompts in while their tokens fit together; one that is larger than all goes alone.
+    """Lets requests in while there are few, and while their tokens fit together; one larger than all goes alone.
 
     Args:
-        most: tokens; None: no bound.
+        requests: at once.
+        tokens: at once; None: no bound.
     """
 
-    def __init__(self, most: int | None) -> None:
-        self.most, self._inside, self._changed = most, 0, threading.Condition()
+    def __init__(self, requests: int, tokens: int | None) -> None:
+        self._requests, self._tokens = requests, tokens
+        self._running, self._inside, self._changed = 0, 0, threading.Condition()
 
     @property
     def inside(self) -> int:
         """Tokens under way."""
         return self._inside
 
-    def enter(self, tokens: int, over: Callable[[], bool]) -> bool:
-        """Wait for room; False when it is over."""
+    def ticket(self, over: Callable[[], bool]) -> Ticket | None:
+        """Wait until one request more may be under way; None when it is over."""
         with self._changed:
-            while self.most is not None and self._inside and self._inside + tokens > self.most:
+            while self._running >= self._requests:
+                if over():
+                    return None
+                self._changed.wait(_LOOK_S)
+            self._running += 1
+            return Ticket(self)
+
+    def _enter(self, tokens: int, over: Callable[[], bool]) -> bool:
+        with self._changed:
+            while self._tokens is not None and self._inside and self._inside + tokens > self._tokens:
                 if over():
                     return False
-                self._changed.wait(0.5)
+                self._changed.wait(_LOOK_S)
             self._inside += tokens
             return True
 
-    def leave(self, tokens: int) -> None:
-        """Of a prompt that was let in."""
+    def _leave(self, tokens: int) -> None:
         with self._changed:
             self._inside -= tokens
+            self._running -= 1
             self._changed.notify_all()
+
+
+class Ticket:
+    """One request's place. As a context it is given back at the end; before that by ``leave``, once it is answered."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate: Gate | None = gate
+        self._tokens = 0
+
+    def enter(self, tokens: int, over: Callable[[], bool]) -> bool:
+        """Wait until its tokens have room; False when it is over."""
+        entered = self._gate is not None and self._gate._enter(tokens, over)  # noqa: SLF001 - its other half
+        self._tokens = tokens if entered else 0
+        return entered
+
+    def leave(self) -> None:
+        """Idempotent."""
+        gate, self._gate = self._gate, None
+        if gate:
+            gate._leave(self._tokens)  # noqa: SLF001
+
+    def __enter__(self) -> Ticket:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.leave()
 
 
 def capacity(info: Mapping[str, Any]) -> tuple[int | None, int | None]:

@@ -173,7 +173,7 @@ class Lane:
                 self.name,
                 server,
                 ledger,
-                Gate(self.standing.tokens),
+                Gate(self.standing.requests, self.standing.tokens),
                 pool,
                 examine=lambda error: self.standing.examine(server, error),
                 known=listing.samples,
@@ -185,7 +185,7 @@ class Lane:
 
     def _watch(self, drive: Drive, server: Server, pool: Pool) -> None:
         """Until its workers have nothing to do any more; a server that is silent is asked how it is."""
-        drive.start(min(self.standing.requests, len(pool.prompts)))
+        drive.start(min(2 * self.standing.requests, len(pool.prompts)))
         self.sending = True
         try:
             silent = SILENT_S

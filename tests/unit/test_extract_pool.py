@@ -135,17 +135,34 @@ def test_nobody_takes_from_a_closed_pool() -> None:
 
 def test_a_gate_lets_in_what_fits_and_the_largest_alone() -> None:
     """More tokens than the server holds must not wait for ever."""
-    gate, entered = Gate(10), threading.Event()
-    assert gate.enter(25, lambda: False)
-    thread = threading.Thread(target=lambda: gate.enter(6, lambda: False) and entered.set())
+    gate, entered = Gate(3, 10), threading.Event()
+    large, small, other = (gate.ticket(lambda: False) for _ in range(3))
+    assert large and small and other
+    assert large.enter(25, lambda: False)
+    thread = threading.Thread(target=lambda: small.enter(6, lambda: False) and entered.set())
     thread.start()
 
     assert not entered.wait(0.1)
-    assert not gate.enter(4, lambda: True)
-    gate.leave(25)
+    assert not other.enter(4, lambda: True)
+    large.leave()
     assert entered.wait(10)
-    assert gate.enter(4, lambda: False) and gate.inside == 10
+    assert other.enter(4, lambda: False) and gate.inside == 10
     thread.join(10)
+
+
+def test_a_gate_lets_in_so_many_requests_whatever_they_bring() -> None:
+    """A place is given back once, by whoever comes first: the answer, or the end."""
+    gate = Gate(2, None)
+    first, second = gate.ticket(lambda: False), gate.ticket(lambda: False)
+    assert first and second
+
+    assert gate.ticket(lambda: True) is None
+    with first:
+        assert first.enter(10**9, lambda: True)
+        first.leave()
+    assert gate.inside == 0
+    assert gate.ticket(lambda: True)
+    assert gate.ticket(lambda: True) is None
 
 
 @pytest.mark.parametrize(
