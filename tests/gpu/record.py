@@ -1,7 +1,8 @@
 """What runs on a GPU machine left behind becomes test data: ``tests/cases/gpu``.
 
 python -m tests.gpu.record FOLDER                  the bundles of its evidence.tar.xz and what is said of each now
-python -m tests.gpu.record FOLDER BUNDLE=NAME...   keeps bundles as NAME.bundle, and its smi.txt
+python -m tests.gpu.record FOLDER BUNDLE=NAME...   keeps bundles as NAME.bundle
+python -m tests.gpu.record FOLDER smi              keeps what nvidia-smi said during the story
 
 A bundle is what ``hsops diagnose --save`` wrote: without secrets, logs cut. A GPU's serial numbers are taken out of
 what nvidia-smi said; a bundle that names one is refused.
@@ -25,6 +26,9 @@ NOBODY = "GPU-00000000-0000-0000-0000-000000000000"
 
 def main(folder: Path, wanted: list[str]) -> None:
     """List, or keep."""
+    if wanted == ["smi"]:
+        (CASES / "smi.txt").write_text(SERIAL.sub(NOBODY, (folder / "smi.txt").read_text()))
+        return
     bundles = dict(read(folder / "evidence.tar.xz"))
     names = dict(word.rsplit("=", 1) for word in wanted)
     for name, data in sorted(bundles.items()):
@@ -38,9 +42,6 @@ def main(folder: Path, wanted: list[str]) -> None:
                 sys.exit(f"{name} names a GPU by its serial number")
             (CASES / f"{names[name]}.bundle").write_bytes(data)
             print(f'    "{names[name]}": ("{verdict.name}", {verdict.rank}, {{...}}),')
-    smi = folder / "smi.txt"
-    if wanted and smi.exists() and "NVIDIA" in smi.read_text():
-        (CASES / "smi.txt").write_text(SERIAL.sub(NOBODY, smi.read_text()))
 
 
 def read(archive: Path) -> Iterator[tuple[str, bytes]]:
