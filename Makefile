@@ -83,7 +83,7 @@ lint: setup
 	$(BIN)/lint-imports
 
 bench: setup ## ratios against scp, rsync and others, in one run
-	$(BIN)/python -m benchmarks fetch deploy export
+	$(BIN)/python -m benchmarks fetch deploy export extract
 
 fidelity: setup ## a thousand prompts on real servers, row by row: half an hour
 	$(BIN)/python -m benchmarks fidelity

@@ -67,6 +67,8 @@ def drive(session: Session, wish: Wish) -> Outcome:
     from hsops.extract.journal import journal_path
     from hsops.render import extract as render
 
+    if wish.failures:
+        wish.failures.write_text("", encoding="utf-8")  # a name that cannot be written is told now
     specs = session.servers(wish.servers, lambda spec: _captures(session, spec))
     places = tuple(_place(session, spec) for spec in specs)
     path = Path(wish.prompts).expanduser()

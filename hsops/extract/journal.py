@@ -37,9 +37,11 @@ create table if not exists attempts (
 """
 
 
-def journal_path(prompts: Path) -> Path:
-    """The journal of a prompts file."""
-    whole = prompts if str(prompts) == "-" else prompts.absolute()
+def journal_path(prompts: Path) -> Path | None:
+    """The journal of a prompts file, or of a folder; none of a pipe, whose name tells nothing of what comes through."""
+    if not prompts.is_file() and not prompts.is_dir():
+        return None
+    whole = prompts.absolute()
     name = "".join(c if c.isalnum() or c in "._-" else "_" for c in prompts.name)[:40]
     digest = hashlib.sha256(str(whole).encode("utf-8", "surrogateescape")).hexdigest()[:12]
     return user_state_path("hsops") / "extract" / f"{name}-{digest}.sqlite"
