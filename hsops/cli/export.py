@@ -33,7 +33,7 @@ def export(
     trainer: Annotated[Trainer, typer.Option("--format", help="Who is to read it (speculators: vLLM's files too).")],
     to: Annotated[str, typer.Option(metavar="DIR", help="Where the data set goes.")],
     prompts: Annotated[
-        str, typer.Option(metavar="FILE", help="These, in this order, with their loss_mask; without: all, by id.")
+        str, typer.Option(metavar="PROMPTS", help="These, in this order, with their loss_mask; without: all, by id.")
     ] = "",
     mask: Annotated[
         Mask, typer.Option(help="What to learn from: the prompts' loss_mask, or all tokens.")
@@ -55,14 +55,14 @@ def export(
     """
 
     def body(session: Session) -> Outcome:
-        from hsops.core.prompts import read_prompts
+        from hsops.core.prompt_files import read_prompts
         from hsops.export.export import export as export_
         from hsops.export.formats import SpecForge, Speculators
         from hsops.export.making import Job
         from hsops.export.rows import masked
         from hsops.render import export as render
 
-        read = masked(read_prompts(Path(prompts).expanduser()) if prompts else None, prompts, mask.value)
+        read = masked(read_prompts(prompts, session.console.emit) if prompts else None, prompts, mask.value)
         job = Job(Path(folder).expanduser(), Path(to).expanduser(), read, engine, trunk, partial)
         kind = SpecForge() if trainer is Trainer.specforge else Speculators(copy=copy)
         return render.outcome(export_(job, kind, session.console.emit), folder=folder, to=to)

@@ -34,7 +34,9 @@ class Wish:
 
 def extract(
     ctx: typer.Context,
-    prompts: Annotated[str, typer.Argument(metavar="PROMPTS", help="JSONL: id, and input_ids or text.")],
+    prompts: Annotated[
+        str, typer.Argument(metavar="PROMPTS", help="JSONL (also packed, - for stdin) or a dataset on disk.")
+    ],
     *,
     server: Annotated[
         list[str] | None,
@@ -61,7 +63,7 @@ def extract(
 
 def drive(session: Session, wish: Wish) -> Outcome:
     """The command's body, for playbooks too."""
-    from hsops.core.prompts import read_prompts
+    from hsops.core.prompt_files import read_prompts
     from hsops.extract.extract import Job
     from hsops.extract.extract import extract as extract_
     from hsops.extract.journal import journal_path
@@ -72,7 +74,7 @@ def drive(session: Session, wish: Wish) -> Outcome:
     specs = session.servers(wish.servers, lambda spec: _captures(session, spec))
     places = tuple(_place(session, spec) for spec in specs)
     path = Path(wish.prompts).expanduser()
-    read = read_prompts(path)[: wish.limit or None]
+    read = read_prompts(wish.prompts, session.console.emit)[: wish.limit or None]
     job = Job(places, path, read, wish.concurrency, wish.relaunch, wish.room_wait, journal_path(path))
     return render.outcome(extract_(job, session.console.emit), wish.failures)
 

@@ -54,12 +54,12 @@ def play(session: wiring.Session, path: Path, values: list[str], server: str | N
 
 def _read_prompts(plan: Plan) -> None:
     """A fault in a prompts file is told now, not after the minutes or hours that a server takes to come up."""
-    from hsops.core.prompts import read_prompts
+    from hsops.core.prompt_files import read_prompts
     from hsops.playbook.model import Extract
 
     for step in plan.steps:
         if isinstance(step, Extract):
-            read_prompts(Path(step.prompts).expanduser())
+            read_prompts(step.prompts)
 
 
 def _actions(session: wiring.Session, server: str) -> dict[str, Action]:

@@ -16,7 +16,7 @@ def verify(
     ctx: typer.Context,
     folder: Annotated[str, typer.Argument(metavar="DIR", help="Where hsops fetch put the dumps.")] = "",
     prompts: Annotated[
-        str, typer.Option(metavar="FILE", help="Every prompt must have a dump of exactly its tokens.")
+        str, typer.Option(metavar="PROMPTS", help="Every prompt must have a dump of exactly its tokens.")
     ] = "",
     live: Annotated[
         bool, typer.Option("--live", help="No folder: check the capture of the running, healthy server.")
@@ -44,11 +44,11 @@ def verify(
 
 def check(session: Session, folder: str, prompts: str = "") -> Outcome:
     """The command's body, for playbooks too. Needs no inventory."""
-    from hsops.core.prompts import read_prompts
+    from hsops.core.prompt_files import read_prompts
     from hsops.render import verify as render
     from hsops.verify.verify import verify as verify_
 
-    read = read_prompts(Path(prompts).expanduser()) if prompts else None
+    read = read_prompts(prompts, session.console.emit) if prompts else None
     verified = verify_(Path(folder).expanduser(), read, session.console.emit)
     return render.outcome(verified, folder=folder)
 

@@ -59,7 +59,7 @@ def without_dump(prompts: tuple[Prompt, ...], known: Mapping[str, Sample]) -> It
         sample = known.get(prompt.id)
         if sample is None or not sample.ok:
             reason = f"failed on the host: {sample.reason}" if sample else "never extracted, or not fetched"
-            yield Finding(f"{prompt.id}.safetensors", "no-dump", f"{reason} (prompts line {prompt.line})")
+            yield Finding(f"{prompt.id}.safetensors", "no-dump", f"{reason} (prompts {prompt.place})")
 
 
 def _read_line(number: int, line: str, samples: list[Sample], findings: list[Finding]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hsops.core.dumps import Sample
-from hsops.core.errors import BadDataError, ConfigError, Fault, UsageError
+from hsops.core.errors import BadDataError, ConfigError, UsageError
 from hsops.core.prompts import Prompt, shorten
 
 
@@ -81,7 +81,7 @@ def masked(prompts: tuple[Prompt, ...] | None, file: str, mask: str) -> tuple[Pr
     fix = "loss_mask beside input_ids, a list of 0 and 1 for each token; or --mask all: learn from every token"
     if prompts is None:
         raise UsageError("which tokens shall the drafter learn from?", fix=f"--prompts FILE with {fix}")
-    if bare := [Fault(file, p.line, 1, p.id, "no loss_mask") for p in prompts if not p.mask]:
+    if bare := [p.fault(file, p.id, "no loss_mask") for p in prompts if not p.mask]:
         raise ConfigError(shorten(bare), fix=fix)
     return prompts
 

@@ -129,7 +129,7 @@ def extract(job: Job, emit: Emit) -> Extracted:
             stack.enter_context(only_one(job.journal, place.server, job.file))
         listings = {lane.name: lane.standing.look() for lane in lanes}
         journal, pool, interrupted = Journal(None, emit), None, False
-        if any(prompt.text for prompt in job.prompts) or plan_of(job, listings).todo:
+        if not all(prompt.tokens for prompt in job.prompts) or plan_of(job, listings).todo:
             job = replace(job, prompts=_settled(job, lanes, emit))
             if todo := plan_of(job, listings).todo:
                 journal = Journal(job.journal, emit)

@@ -78,7 +78,7 @@ def plan(prompts: Sequence[Prompt], samples: Mapping[str, Sample], capture: Capt
             todo.append(prompt)
         elif why := difference(sample, prompt, capture):
             message = f"the host has a dump of {prompt.id!r} already, {why}"
-            faults.append(Fault(file, prompt.line, 1, "", message))
+            faults.append(prompt.fault(file, "", message))
         else:
             done.append(sample)
     return Plan(tuple(todo), tuple(done), tuple(faults))

@@ -57,10 +57,12 @@ def settle(server: Server, prompts: Sequence[Prompt], limits: Limits, *, file: s
         ConfigError: the server has no tokenizer, or cannot take some of the prompts.
         HsopsError: its tokenizer failed.
     """
+    if chats := [p.fault(file, "messages", "not tokenised yet") for p in prompts if p.messages]:
+        raise ConfigError(shorten(chats), fix="render them to input_ids or text yourself")
     texts = [prompt for prompt in prompts if prompt.text]
     if texts and not limits.tokenizer:
         message = f"{limits.name} runs without a tokenizer (--skip-tokenizer-init)"
-        faults = [Fault(file, p.line, 1, "text", message) for p in texts]
+        faults = [p.fault(file, "text", message) for p in texts]
         raise ConfigError(shorten(faults), fix="give input_ids, or launch the server with its tokenizer")
     tokens: dict[str, bytes] = {}
     for start in range(0, len(texts), TEXTS):
@@ -79,13 +81,13 @@ def refused(prompts: Sequence[Prompt], limits: Limits, *, file: str) -> Iterator
     """
     for prompt in prompts:
         if not prompt.count:
-            yield Fault(file, prompt.line, 1, "text", "the tokenizer makes no tokens of it")
+            yield prompt.fault(file, "text", "the tokenizer makes no tokens of it")
         elif limits.tokens is not None and prompt.count >= limits.tokens:
             message = f"{prompt.count:,} tokens; {limits.name} takes fewer than {limits.tokens:,}"
-            yield Fault(file, prompt.line, 1, "", message)
+            yield prompt.fault(file, "", message)
         elif limits.vocabulary is not None and (largest := max(ids := prompt.ids())) >= limits.vocabulary:
             message = f"{largest} is beyond the model's vocabulary of {limits.vocabulary:,}"
-            yield Fault(file, prompt.line, 1, f"input_ids[{ids.index(largest)}]", message)
+            yield prompt.fault(file, f"input_ids[{ids.index(largest)}]", message)
 
 
 def _tokenize(server: Server, texts: Sequence[Prompt]) -> dict[str, bytes]:

@@ -12,7 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hsops.core.errors import ConfigError
 from hsops.core.events import ignore
+from hsops.core.prompt_files import read_prompts
 from hsops.lab import cache, packages
 from hsops.lab.pip import Pip
 from tests.dump_maker import make
@@ -85,6 +87,20 @@ def test_the_reader_would_tell_a_wrong_convention(trainers: list[str], dumps: Pa
 
     assert done.returncode != 0
     assert {"norm": "the state before the norm", "order": "boundary 0"}[wrong] in done.stderr
+
+
+def test_what_datasets_saves_is_read(trainers: list[str], tmp_path: Path) -> None:
+    """As prompts: rows that were picked, shards, splits, parquet; each row as the library itself reads it."""
+    subprocess.run([*trainers, str(HERE / "saved_datasets.py"), str(tmp_path)], check=True, timeout=600)
+    rows = json.loads((tmp_path / "rows.json").read_text())
+
+    saved, chats = read_prompts(tmp_path / "saved"), read_prompts(tmp_path / "dict/train")
+
+    assert [(p.id, p.ids().tolist()) for p in saved] == [(row["id"], row["input_ids"]) for row in rows]
+    assert [(p.id, json.loads(p.messages)["messages"]) for p in chats] == [(row["id"], row["messages"]) for row in rows]
+    assert [prompt.id for prompt in read_prompts(tmp_path / "hub/data/test")] == ["s7"]
+    with pytest.raises(ConfigError, match="several splits: train, test"):
+        read_prompts(tmp_path / "dict")
 
 
 def exchange(path: Path, one: int, other: int) -> None:

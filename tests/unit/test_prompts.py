@@ -1,4 +1,4 @@
-"""core.prompts: every fault of a file at once, at its line and column."""
+"""core.prompt_files: every fault of a file at once, at its line and column."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from hsops.core import prompts as module
+from hsops.core import prompt_lines as module
 from hsops.core.dumps import token_bytes
 from hsops.core.errors import ConfigError
 from hsops.core.json_place import column
-from hsops.core.prompts import Prompt, read_prompts
+from hsops.core.prompt_files import read_prompts
+from hsops.core.prompts import Prompt
 
 
 def read(tmp_path: Path, content: str | bytes) -> tuple[Prompt, ...]:
@@ -62,7 +63,38 @@ def test_prompts_keep_order_lines_and_tokens(tmp_path: Path) -> None:
         ('{"id": "a", "input_ids": [NaN]}', 27, "input_ids[0]: expected a token id, got NaN"),
         ('{"id": "a", "text": "x", "input_ids": [1]}', 21, "text: besides 'input_ids'; give one of them"),
         ('{"id": "a", "text": ""}', 21, "text: expected text that is not empty, got ''"),
-        ('{"id": "a", "messages": []}', 25, "messages: a chat template's result cannot be verified"),
+        ('{"id": "a", "messages": []}', 25, "messages: empty"),
+        ('{"id": "a", "messages": {"role": "user"}}', 25, "messages: expected a list of messages"),
+        ('{"id": "a", "messages": ["hi"]}', 26, "messages[0]: expected an object with role and content"),
+        ('{"id": "a", "messages": [{"content": "x"}]}', 26, "messages[0].role: expected a role such as user"),
+        ('{"id": "a", "messages": [{"role": "user", "content": 7}]}', 54, "messages[0].content: expected text"),
+        ('{"id": "a", "messages": [{"role": "user"}]}', 26, "messages[0].content: expected text"),
+        (
+            '{"id": "a", "conversations": [{"from": "bot", "value": "x"}]}',
+            40,
+            "conversations[0].from: expected one of h",
+        ),
+        ('{"id": "a", "conversations": [{"from": "gpt", "value": 1}]}', 56, "conversations[0].value: expected text"),
+        (
+            '{"id": "a", "messages": [{"role": "u", "content": "x"}], "tools": {}}',
+            67,
+            "tools: expected a list of objects",
+        ),
+        (
+            r'{"id": "a", "messages": [{"role": "u", "content": "\udfff"}]}',
+            25,
+            r"messages: half a character in it: '\udfff'",
+        ),
+        (
+            '{"id": "a", "messages": [{"role": "u", "content": "x"}], "loss_mask": [1]}',
+            71,
+            "loss_mask: the chat template",
+        ),
+        (
+            '{"id": "a", "messages": [{"role": "u", "content": "x"}], "text": "x"}',
+            66,
+            "text: besides 'messages'; give one",
+        ),
         ('{"id": "a", "id": "b", "input_ids": [1]}', 19, "id: given twice on this line"),
     ],
 )
@@ -101,6 +133,26 @@ def test_a_line_without_end_is_not_held_in_memory(tmp_path: Path, monkeypatch: p
     assert (line, message) == (2, "the line is longer than 1 MiB")
 
 
+def test_conversations_become_what_a_template_takes(tmp_path: Path) -> None:
+    """OpenAI's form is left as it is, but for empty keys; ShareGPT's speakers become roles."""
+    turns = [{"role": "user", "content": "hé", "name": None}, {"role": "assistant", "tool_calls": [{"x": None}]}]
+    said = [{"from": "system", "value": "s"}, {"from": "human", "value": "u"}, {"from": "gpt", "value": "a"}]
+    lines = [{"id": "a", "messages": turns, "tools": [{"name": "t"}]}, {"id": "b", "conversations": said}]
+
+    openai, sharegpt = read(tmp_path, "".join(json.dumps(line) + "\n" for line in lines))
+
+    assert json.loads(openai.messages) == {
+        "messages": [{"role": "user", "content": "hé"}, {"role": "assistant", "tool_calls": [{"x": None}]}],
+        "tools": [{"name": "t"}],
+    }
+    assert [(m["role"], m["content"]) for m in json.loads(sharegpt.messages)["messages"]] == [
+        ("system", "s"),
+        ("user", "u"),
+        ("assistant", "a"),
+    ]
+    assert (openai.tokens, openai.text, openai.mask) == (b"", "", b"")
+
+
 @pytest.mark.parametrize("content", ["", "\n\n"])
 def test_a_file_without_prompts(tmp_path: Path, content: str) -> None:
     """Nothing to do is a fault, not a success."""
@@ -109,7 +161,7 @@ def test_a_file_without_prompts(tmp_path: Path, content: str) -> None:
 
 def test_no_such_file_and_a_folder(tmp_path: Path) -> None:
     """Both are said without a traceback."""
-    for path, message in ((tmp_path / "none", "no such file"), (tmp_path, "cannot be read: Is a directory")):
+    for path, message in ((tmp_path / "none", "no such file"), (tmp_path, "a folder without state.json")):
         with pytest.raises(ConfigError, match=message):
             read_prompts(path)
 
