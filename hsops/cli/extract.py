@@ -30,6 +30,7 @@ class Wish:
     relaunch: int = 0
     room_wait: float = ROOM_S
     failures: Path | None = None
+    tokenized: Path | None = None
 
 
 def extract(
@@ -55,9 +56,13 @@ def extract(
     failures: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the prompts without a dump there, with the reasons.")
     ] = None,
+    tokenized: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the prompts there as they are sent: token ids, loss masks."),
+    ] = None,
 ) -> None:
     """Send each prompt that has no dump yet and wait for its line in the manifest. Run it again to continue."""
-    wish = Wish(prompts, tuple(server or ()), limit, concurrency, relaunch, room_wait, failures)
+    wish = Wish(prompts, tuple(server or ()), limit, concurrency, relaunch, room_wait, failures, tokenized)
     run(ctx, "extract", lambda session: drive(session, wish))
 
 
@@ -67,6 +72,7 @@ def drive(session: Session, wish: Wish) -> Outcome:
     from hsops.extract.extract import Job
     from hsops.extract.extract import extract as extract_
     from hsops.extract.journal import journal_path
+    from hsops.extract.tokenized import check_place
     from hsops.render import extract as render
 
     if wish.failures:
@@ -74,8 +80,10 @@ def drive(session: Session, wish: Wish) -> Outcome:
     specs = session.servers(wish.servers, lambda spec: _captures(session, spec))
     places = tuple(_place(session, spec) for spec in specs)
     path = Path(wish.prompts).expanduser()
+    if wish.tokenized:
+        check_place(wish.tokenized, wish.prompts)
     read = read_prompts(wish.prompts, session.console.emit)[: wish.limit or None]
-    job = Job(places, path, read, wish.concurrency, wish.relaunch, wish.room_wait, journal_path(path))
+    job = Job(places, path, read, wish.concurrency, wish.relaunch, wish.room_wait, journal_path(path), wish.tokenized)
     return render.outcome(extract_(job, session.console.emit), wish.failures)
 
 
@@ -95,6 +103,7 @@ def _place(session: Session, spec: ServerSpec) -> Place:
         capture_of(spec, session.inventory.patches),
         diagnose=lambda run_id: _diagnose(session, spec, run_id),
         launch=lambda replace: _launch(session, spec, replace=replace),
+        env=spec.env,
     )
 
 

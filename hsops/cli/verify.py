@@ -44,11 +44,15 @@ def verify(
 
 def check(session: Session, folder: str, prompts: str = "") -> Outcome:
     """The command's body, for playbooks too. Needs no inventory."""
+    from hsops.core.events import Note
     from hsops.core.prompt_files import read_prompts
     from hsops.render import verify as render
     from hsops.verify.verify import verify as verify_
 
     read = read_prompts(prompts, session.console.emit) if prompts else None
+    if bare := sum(not prompt.tokens for prompt in read or ()):
+        said = f"{bare:,} prompts have no token ids: whether they have dumps is checked, not whose tokens these are of"
+        session.console.emit(Note(f"{said}; extract --tokenized FILE makes a file to give here", level="warn"))
     verified = verify_(Path(folder).expanduser(), read, session.console.emit)
     return render.outcome(verified, folder=folder)
 

@@ -196,7 +196,10 @@ def _opened(path: Path) -> Iterator[tuple[list[str], Any]]:
         tail = file.read()
     if head == b"PAR1":
         with arrow.parquet.ParquetFile(str(path), memory_map=True) as found:
-            yield found.schema_arrow.names, lambda names: found.iter_batches(ROWS, columns=names, use_threads=False)
+            yield (
+                found.schema_arrow.names,
+                lambda names: _cut(found.iter_batches(ROWS, columns=names, use_threads=False)),
+            )
         return
     with arrow.memory_map(str(path)) as mapped:
         if head == b"ARRO":

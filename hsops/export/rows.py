@@ -81,6 +81,8 @@ def masked(prompts: tuple[Prompt, ...] | None, file: str, mask: str) -> tuple[Pr
     fix = "loss_mask beside input_ids, a list of 0 and 1 for each token; or --mask all: learn from every token"
     if prompts is None:
         raise UsageError("which tokens shall the drafter learn from?", fix=f"--prompts FILE with {fix}")
+    if any(p.messages for p in prompts):
+        fix = "hsops extract PROMPTS --tokenized FILE makes the masks of conversations: export --prompts FILE"
     if bare := [p.fault(file, p.id, "no loss_mask") for p in prompts if not p.mask]:
         raise ConfigError(shorten(bare), fix=fix)
     return prompts

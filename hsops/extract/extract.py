@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,9 @@ from hsops.extract.plan import Plan, plan, row_size
 from hsops.extract.pool import Failure, Pool, Tally
 from hsops.extract.progress import Pulse
 from hsops.extract.settle import settle
+from hsops.extract.tokenized import keep
 from hsops.remote.dumps import Listing
+from hsops.remote.tokenizer import tokenise
 
 TICK_S = 0.5
 
@@ -38,6 +41,7 @@ class Job:
         relaunch: how often a server that died or hangs may be started again.
         patience: seconds that a host's file system may stay full.
         journal: where attempts are written down; None: nowhere.
+        tokenized: where the prompts go as they are sent; None: nowhere.
     """
 
     places: tuple[Place, ...]
@@ -47,6 +51,7 @@ class Job:
     relaunch: int = 0
     patience: float = PATIENCE_S
     journal: Path | None = None
+    tokenized: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +122,7 @@ def extract(job: Job, emit: Emit) -> Extracted:
         LockedError: another extract sends this file to one of the servers.
         UnreachableError: a host, whose manifest nobody else knows.
     """
-    started = time.monotonic()
+    started, chats = time.monotonic(), any(prompt.messages for prompt in job.prompts)
     _same_capture(job)
     lanes = [
         Lane(place, emit, file=str(job.file), concurrency=job.concurrency, relaunch=job.relaunch, patience=job.patience)
@@ -131,12 +136,13 @@ def extract(job: Job, emit: Emit) -> Extracted:
         journal, pool, interrupted = Journal(None, emit), None, False
         if not all(prompt.tokens for prompt in job.prompts) or plan_of(job, listings).todo:
             job = replace(job, prompts=_settled(job, lanes, emit))
-            if todo := plan_of(job, listings).todo:
-                journal = Journal(job.journal, emit)
-                stack.callback(journal.close)
-                pool = Pool(todo, journal)
-                _warn_of_space(job, listings, todo, emit)
-                interrupted = _drive(job, pool, lanes, emit)
+        keep(job.tokenized, job.prompts, emit, made=chats)
+        if todo := plan_of(job, listings).todo:
+            journal = Journal(job.journal, emit)
+            stack.callback(journal.close)
+            pool = Pool(todo, journal)
+            _warn_of_space(job, listings, todo, emit)
+            interrupted = _drive(job, pool, lanes, emit)
         failures = _told(pool, journal) if pool else ()
     done = _summary(job, listings, lanes, pool, interrupted=interrupted)
     return replace(done, failures=failures, seconds=time.monotonic() - started)
@@ -165,7 +171,7 @@ def _settled(job: Job, lanes: Sequence[Lane], emit: Emit) -> tuple[Prompt, ...]:
     """
     prompts, failed = job.prompts, list[tuple[Lane, HsopsError]]()
     for lane in lanes:
-        found = _settle_or_not(job, lane, prompts)
+        found = _settle_or_not(job, lane, prompts, emit)
         if isinstance(found, HsopsError):
             failed.append((lane, found))
         else:
@@ -177,22 +183,23 @@ def _settled(job: Job, lanes: Sequence[Lane], emit: Emit) -> tuple[Prompt, ...]:
         return prompts
     for lane, error in failed:
         if lane.revive(error, _wait):
-            return _settle(job, lane, prompts)
+            return _settle(job, lane, prompts, emit)
     raise failed[0][1]
 
 
-def _settle_or_not(job: Job, lane: Lane, prompts: tuple[Prompt, ...]) -> tuple[Prompt, ...] | HsopsError:
+def _settle_or_not(job: Job, lane: Lane, prompts: tuple[Prompt, ...], emit: Emit) -> tuple[Prompt, ...] | HsopsError:
     try:
-        return _settle(job, lane, prompts)
+        return _settle(job, lane, prompts, emit)
     except ConfigError:
         raise
     except HsopsError as error:
         return error
 
 
-def _settle(job: Job, lane: Lane, prompts: tuple[Prompt, ...]) -> tuple[Prompt, ...]:
+def _settle(job: Job, lane: Lane, prompts: tuple[Prompt, ...], emit: Emit) -> tuple[Prompt, ...]:
+    own = partial(tokenise, lane.standing.agent, emit=emit, env=lane.standing.place.env)
     with lane.standing.connected() as server:
-        found = settle(server, prompts, lane.standing.ask_limits(server), file=str(job.file))
+        found = settle(server, prompts, lane.standing.ask_limits(server), file=str(job.file), own=own)
     lane.checked = True
     return found
 

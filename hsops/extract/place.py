@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from hsops.core.deadline import QUICK
@@ -55,6 +55,7 @@ class Place:
         capture: what a dump of it holds.
         diagnose: looks into a run of it.
         launch: starts it, or picks up what runs, and waits until it is healthy; True: a run that is not is replaced.
+        env: its environment, for its tokenizer.
     """
 
     server: str
@@ -63,6 +64,7 @@ class Place:
     capture: Capture
     diagnose: Callable[[str], Finding]
     launch: Callable[[bool], None]
+    env: Mapping[str, str] = field(default_factory=dict)
 
 
 class Standing:

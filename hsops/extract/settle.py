@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from hsops.core.dumps import token_bytes
-from hsops.core.errors import ConfigError, Fault, HsopsError
+from hsops.core.errors import ConfigError, Fault
 from hsops.core.prompts import Prompt, shorten
 from hsops.remote.server import BrokenError, RejectedError, Server
+from hsops.remote.tokenizer import Made, Tokenizer, tokenizer_of
 
 TEXTS = 64  # tokenised in one request
+NONE = Tokenizer("")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +25,14 @@ class Limits:
         tokenizer: it has one.
         tokens: a prompt must have fewer; None when unknown.
         vocabulary: a token id must be smaller; None when unknown.
+        own: the tokenizer that belongs to its model.
     """
 
     name: str
     tokenizer: bool
     tokens: int | None
     vocabulary: int | None
+    own: Tokenizer = NONE
 
 
 def limits_of(name: str, info: Mapping[str, Any], model: Mapping[str, Any]) -> Limits:
@@ -39,38 +43,56 @@ def limits_of(name: str, info: Mapping[str, Any], model: Mapping[str, Any]) -> L
         tokenizer=not info.get("skip_tokenizer_init"),
         tokens=tokens if isinstance(tokens, int) else None,
         vocabulary=vocabulary if isinstance(vocabulary, int) else None,
+        own=tokenizer_of(info),
     )
 
 
-def settle(server: Server, prompts: Sequence[Prompt], limits: Limits, *, file: str) -> tuple[Prompt, ...]:
-    """The prompts with token ids.
+def settle(
+    server: Server,
+    prompts: Sequence[Prompt],
+    limits: Limits,
+    *,
+    file: str,
+    own: Callable[[Tokenizer, Sequence[Prompt]], Sequence[Made]],
+) -> tuple[Prompt, ...]:
+    """The prompts with token ids, and with the loss mask of those that are conversations.
 
-    Texts become ids first and are sent as ids, so that every dump can be held against what was sent.
+    They become ids first and are sent as ids, so that every dump can be held against what was sent.
 
     Args:
-        server: asked to tokenise.
-        prompts: with ids or with text.
+        server: tokenises texts, if it has a tokenizer.
+        prompts: with ids, text or messages.
         limits: of the server.
         file: name of the prompts file, for faults.
+        own: the model's own tokenizer on the host, for the rest.
 
     Raises:
-        ConfigError: the server has no tokenizer, or cannot take some of the prompts.
-        HsopsError: its tokenizer failed.
+        ConfigError: a conversation has no certain loss mask, or the server cannot take some of the prompts.
+        HsopsError: a tokenizer failed.
     """
-    if chats := [p.fault(file, "messages", "not tokenised yet") for p in prompts if p.messages]:
-        raise ConfigError(shorten(chats), fix="render them to input_ids or text yourself")
-    texts = [prompt for prompt in prompts if prompt.text]
-    if texts and not limits.tokenizer:
-        message = f"{limits.name} runs without a tokenizer (--skip-tokenizer-init)"
-        faults = [p.fault(file, "text", message) for p in texts]
-        raise ConfigError(shorten(faults), fix="give input_ids, or launch the server with its tokenizer")
-    tokens: dict[str, bytes] = {}
+    made = dict[str, Made]()
+    texts = [prompt for prompt in prompts if prompt.text and limits.tokenizer]
     for start in range(0, len(texts), TEXTS):
-        tokens.update(_tokenize(server, texts[start : start + TEXTS]))
-    settled = tuple(replace(p, tokens=tokens.get(p.id, p.tokens), text="") for p in prompts)
+        made.update(_tokenize(server, texts[start : start + TEXTS]))
+    left = [prompt for prompt in prompts if not prompt.tokens and prompt.id not in made]
+    if left:
+        made.update(zip((prompt.id for prompt in left), own(limits.own, left), strict=True))
+    if wrong := [p.fault(file, _key(p), made[p.id].error) for p in left if made[p.id].error]:
+        raise ConfigError(shorten(wrong), fix="leave these out, or give input_ids and loss_mask")
+    settled = tuple(_settled(prompt, made.get(prompt.id)) for prompt in prompts)
     if faults := list(refused(settled, limits, file=file)):
         raise ConfigError(shorten(faults), fix="change these prompts, or launch with a larger context-length")
     return settled
+
+
+def _key(prompt: Prompt) -> str:
+    return "messages" if prompt.messages else "text"
+
+
+def _settled(prompt: Prompt, made: Made | None) -> Prompt:
+    if made is None:
+        return prompt
+    return replace(prompt, tokens=made.tokens, mask=made.mask or prompt.mask, text="", messages="")
 
 
 def refused(prompts: Sequence[Prompt], limits: Limits, *, file: str) -> Iterator[Fault]:
@@ -81,7 +103,9 @@ def refused(prompts: Sequence[Prompt], limits: Limits, *, file: str) -> Iterator
     """
     for prompt in prompts:
         if not prompt.count:
-            yield prompt.fault(file, "text", "the tokenizer makes no tokens of it")
+            yield prompt.fault(file, "", "the tokenizer makes no tokens of it")
+        elif prompt.mask and len(prompt.mask) != prompt.count:
+            yield prompt.fault(file, "loss_mask", f"{len(prompt.mask):,} of them for {prompt.count:,} tokens")
         elif limits.tokens is not None and prompt.count >= limits.tokens:
             message = f"{prompt.count:,} tokens; {limits.name} takes fewer than {limits.tokens:,}"
             yield prompt.fault(file, "", message)
@@ -90,14 +114,10 @@ def refused(prompts: Sequence[Prompt], limits: Limits, *, file: str) -> Iterator
             yield prompt.fault(file, f"input_ids[{ids.index(largest)}]", message)
 
 
-def _tokenize(server: Server, texts: Sequence[Prompt]) -> dict[str, bytes]:
+def _tokenize(server: Server, texts: Sequence[Prompt]) -> dict[str, Made]:
+    """Nothing where the server cannot: /tokenize fails when model_max_length is beyond 64 bits (seen with 0.5.9)."""
     try:
         found = server.tokenize([prompt.text for prompt in texts])
-    except (BrokenError, RejectedError) as error:
-        raise HsopsError(
-            f"the server cannot tokenise: {error.message}",
-            host=error.host,
-            why="SGLang's /tokenize fails when the tokenizer's model_max_length is beyond 64 bits (seen with 0.5.9)",
-            fix="tokenise on your side and give input_ids",
-        ) from None
-    return {prompt.id: token_bytes(ids) for prompt, ids in zip(texts, found, strict=True)}
+    except (BrokenError, RejectedError):
+        return {}
+    return {prompt.id: Made(token_bytes(ids)) for prompt, ids in zip(texts, found, strict=True)}

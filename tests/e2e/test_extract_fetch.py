@@ -20,6 +20,7 @@ import pytest
 
 from hsops import lab as labs
 from hsops.core.inventory_file import load
+from hsops.core.prompt_files import read_prompts
 from hsops.lab import Lab
 from tests.fetching import ROOT
 
@@ -169,7 +170,7 @@ def test_an_id_with_a_dump_of_another_prompt_is_refused(running: Running) -> Non
 
 
 def test_what_the_server_cannot_take_is_refused_before_it_is_sent(running: Running) -> None:
-    """Too long, no such token, text without a tokenizer: the place in the file, exit 4."""
+    """Too long, no such token: the place in the file, exit 4. A text that nobody can tokenise: why, exit 1."""
     good = '{"id": "refused-0", "input_ids": [1, 2]}\n'
     long_, text, beyond = (running.folder / f"{name}.jsonl" for name in ("long", "text", "beyond"))
     long_.write_text(good + json.dumps({"id": "refused-1", "input_ids": [1] * 600}) + "\n")
@@ -179,11 +180,12 @@ def test_what_the_server_cannot_take_is_refused_before_it_is_sent(running: Runni
 
     for path, message in (
         (long_, "600 tokens"),
-        (text, "without a tokenizer"),
         (beyond, "256 is beyond the model"),
     ):
         (error,) = running.do("extract", str(path), expect=4)["errors"]
         assert (error["line"], message in error["message"]) == (2, True)
+    (error,) = running.do("extract", str(text), expect=1)["errors"]
+    assert "the tokenizer of" in error["message"] and "cannot be used" in error["message"]
 
     assert running.lines("refused") == []
 
@@ -282,6 +284,8 @@ made = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk
 made.pre_tokenizer = pre_tokenizers.Whitespace()
 fast = PreTrainedTokenizerFast(tokenizer_object=made, unk_token="<unk>", bos_token="<s>", eos_token="</s>")
 fast.model_max_length = 4096
+turn = "{{ '<s> ' + m.content if m.role == 'user' else ' ' + m.content + ' </s>' }}"
+fast.chat_template = "{% for m in messages %}" + turn + "{% endfor %}"
 fast.save_pretrained(sys.argv[1])
 """
 
@@ -299,10 +303,13 @@ def with_tokenizer(tmp_path: Path) -> Iterator[Running]:
     labs.down(lab.layout.home, purge=True)
 
 
-def test_text_is_tokenised_by_the_server(with_tokenizer: Running) -> None:
-    """The dump's token ids are those of the server's tokenizer; ids can be held against it afterwards."""
+def test_text_and_messages_are_tokenised_over_there(with_tokenizer: Running) -> None:
+    """By the server and by the model's tokenizer beside it: the dumps are of those ids, and the mask gets to export."""
     prompts, ids = with_tokenizer.folder / "words.jsonl", with_tokenizer.folder / "ids.jsonl"
     prompts.write_text('{"id": "words-0", "text": "w5 nope w7"}\n{"id": "words-1", "input_ids": [4, 5]}\n')
+    chats, kept, to = (str(with_tokenizer.folder / name) for name in ("chats.jsonl", "kept.jsonl", "to"))
+    messages = [{"role": "user", "content": "w5 w6"}, {"role": "assistant", "content": "w7 nope"}]
+    Path(chats).write_text(json.dumps({"id": "chat-0", "messages": messages}) + "\n")
     ids.write_text('{"id": "words-0", "input_ids": [8, 0, 10]}\n{"id": "words-1", "input_ids": [4, 5]}\n')
     with_tokenizer.do("deploy", "--yes")
     with_tokenizer.do("launch", "--wait-healthy")
@@ -313,3 +320,17 @@ def test_text_is_tokenised_by_the_server(with_tokenizer: Running) -> None:
 
     assert (first["samples"], first["already"]) == (2, 0)
     assert (again["already"], as_ids["already"]) == (2, 2)
+
+    assert with_tokenizer.do("extract", chats, "--tokenized", kept)["data"]["samples"] == 1
+    (line,) = Path(kept).read_text().splitlines()
+    assert json.loads(line) == {"id": "chat-0", "input_ids": [1, 8, 9, 10, 0, 2], "loss_mask": [0, 0, 0, 1, 1, 1]}
+    with_tokenizer.do("fetch", "--to", to)
+    assert with_tokenizer.do("verify", to, "--prompts", kept)["data"]["compared"] == 1
+    made = str(with_tokenizer.folder / "made")
+    with_tokenizer.do("export", to, "--format", "speculators", "--prompts", kept, "--to", made)
+    (row,) = read_prompts(made)
+    assert (row.ids().tolist(), list(row.mask)) == ([1, 8, 9, 10, 0, 2], [0, 0, 0, 1, 1, 1])
+    (error,) = with_tokenizer.do("export", to, "--format", "speculators", "--prompts", chats, "--to", made, expect=4)[
+        "errors"
+    ]
+    assert "--tokenized" in error["fix"]

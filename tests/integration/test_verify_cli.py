@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import signal
@@ -9,6 +10,10 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from tests.dump_maker import make, rewrite
 
@@ -32,6 +37,33 @@ def test_json_has_norms_and_findings(tmp_path: Path) -> None:
         ("boundary 3", 2),
         ("final, before the norm", 2),
     ]
+
+
+def test_prompts_of_every_kind(tmp_path: Path) -> None:
+    """Packed through standard input, a dataset; where there are no token ids to compare it says so."""
+    folder = tmp_path / "dumps"
+    for i in range(3):
+        make(folder, f"s{i}", [1, 2, 3])
+    table = pa.table({"id": ["s0", "s1", "s2"], "input_ids": [[1, 2, 3], [1, 2, 3], [1, 2, 4]]})
+    pq.write_table(table, tmp_path / "p.parquet")
+    lines = b"".join(b'{"id": "s%d", "input_ids": [1, 2, 3]}\n' % i for i in range(3))
+    texts = lines.replace(b'"input_ids": [1, 2, 3]', b'"text": "x"')
+
+    def verify(prompts: str, stdin: bytes) -> list[dict[str, Any]]:
+        command = [*HSOPS, "verify", str(folder), "--json", "--prompts", prompts]
+        done = subprocess.run(command, input=stdin, capture_output=True, timeout=60, check=False)
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    packed, bare, dataset = (
+        verify("-", gzip.compress(lines)),
+        verify("-", texts),
+        verify(str(tmp_path / "p.parquet"), b""),
+    )
+
+    assert (packed[-1]["data"]["compared"], packed[-1]["ok"]) == (3, True)
+    assert (bare[-1]["data"]["compared"], bare[-1]["ok"]) == (0, True)
+    assert ["3 prompts have no token ids" in one["message"] for one in bare if one.get("event") == "note"] == [True]
+    assert [(error["code"], error["file"]) for error in dataset[-1]["errors"]] == [("token-ids", "s2.safetensors")]
 
 
 def test_ctrl_c_ends_it_while_it_reads(tmp_path: Path) -> None:

@@ -165,10 +165,14 @@ def test_what_is_not_whole_is_refused(tmp_path: Path) -> None:
     assert "damaged" in fault(tmp_path / "hub/train-00001-of-00003.parquet")
 
 
-def test_a_flipped_byte_is_a_fault_or_a_value(tmp_path: Path) -> None:
-    """Anywhere in a shard: never a crash, whose exit no fault could explain."""
-    folder = saved(tmp_path / "ds", TABLE.slice(0, 20))
-    (file,) = folder.glob("*.arrow")
+@pytest.mark.parametrize("kind", ["arrow", "parquet"])
+def test_a_flipped_byte_is_a_fault_or_a_value(tmp_path: Path, kind: str) -> None:
+    """Anywhere in a file: never a crash, whose exit no fault could explain."""
+    if kind == "arrow":
+        saved(tmp_path / "ds", TABLE.slice(0, 20))
+    else:
+        parquet(tmp_path / "ds/p.parquet", TABLE.slice(0, 20))
+    (file,) = (tmp_path / "ds").glob(f"*.{kind}")
     whole = file.read_bytes()
     code = """
 import sys
