@@ -25,7 +25,7 @@ class Failure:
 
     Args:
         id: the prompt.
-        line: of the prompts file.
+        line: of the prompts file; with ``row`` the number of a dataset's row.
         attempts: how often it was sent.
         reason: of the last attempt.
         server: that it was sent to last.
@@ -38,6 +38,7 @@ class Failure:
     reason: str
     server: str = ""
     tried: tuple[Tried, ...] = ()
+    row: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +210,8 @@ class Pool:
         self._changed.notify_all()
 
     def _fail(self, item: Item, reason: str, server: str) -> None:
-        self.failures.append(Failure(item.prompt.id, item.prompt.line, item.attempts, reason, server))
+        prompt = item.prompt
+        self.failures.append(Failure(prompt.id, prompt.line, item.attempts, reason, server, row=prompt.row))
         self._end()
 
     def _keep(self, sample: Sample, server: str) -> None:

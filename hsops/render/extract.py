@@ -71,7 +71,8 @@ def _failures(failures: tuple[Failure, ...]) -> Iterator[str]:
     for failure in failures[:SHOWN]:
         more = len(failure.tried) - failure.attempts
         before = f" and {more} times in earlier extracts" if more > 0 else ""
-        yield f"  {failure.id} (line {failure.line}, sent {failure.attempts} times{before})  {failure.reason}"
+        place = f"{'row' if failure.row else 'line'} {failure.line}"
+        yield f"  {failure.id} ({place}, sent {failure.attempts} times{before})  {failure.reason}"
     if len(failures) > SHOWN:
         yield f"  and {len(failures) - SHOWN} more (--json has all, --failures FILE writes them down)"
 
