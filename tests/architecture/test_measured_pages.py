@@ -2,7 +2,7 @@
 
 import json
 
-from benchmarks import fetch, fidelity
+from benchmarks import extract, fetch, fidelity
 from tests.e2e import deaths
 from tests.hangs import results as hangs
 from tests.matrix import results
@@ -57,3 +57,8 @@ def test_the_drain_is_rendered_from_its_data():
 def test_the_speed_of_fetch_is_rendered_from_its_data():
     """`python -m benchmarks.fetch` writes both."""
     assert fetch.PAGE.read_text() == fetch.page(json.loads(fetch.DATA.read_text()))
+
+
+def test_the_cost_of_extract_is_rendered_from_its_data():
+    """`python -m benchmarks.extract` writes both."""
+    assert extract.PAGE.read_text() == extract.page(json.loads(extract.DATA.read_text()))
