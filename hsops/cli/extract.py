@@ -75,13 +75,12 @@ def drive(session: Session, wish: Wish) -> Outcome:
     from hsops.extract.tokenized import check_place
     from hsops.render import extract as render
 
-    if wish.failures:
-        wish.failures.write_text("", encoding="utf-8")  # a name that cannot be written is told now
     specs = session.servers(wish.servers, lambda spec: _captures(session, spec))
     places = tuple(_place(session, spec) for spec in specs)
     path = Path(wish.prompts).expanduser()
-    if wish.tokenized:
-        check_place(wish.tokenized, wish.prompts)
+    for option, name in (("--tokenized", wish.tokenized), ("--failures", wish.failures)):
+        if name:
+            check_place(name, wish.prompts, option)
     read = read_prompts(wish.prompts, session.console.emit)[: wish.limit or None]
     job = Job(places, path, read, wish.concurrency, wish.relaunch, wish.room_wait, journal_path(path), wish.tokenized)
     return render.outcome(extract_(job, session.console.emit), wish.failures)

@@ -42,15 +42,15 @@ def keep(path: Path | None, prompts: Sequence[Prompt], emit: Emit, *, made: bool
         raise
 
 
-def check_place(path: Path, prompts: str) -> None:
-    """Before anything is done.
+def check_place(path: Path, prompts: str, option: str) -> None:
+    """Of a file that an option names, before anything is done.
 
     Raises:
         UsageError: it is the prompts themselves, or cannot be written.
     """
     source = Path(prompts).expanduser()
     if path.exists() and source.exists() and path.samefile(source):
-        raise UsageError(f"--tokenized {path} is where the prompts are", fix="name another file")
+        raise UsageError(f"{option} {path} is where the prompts are", fix="name another file")
     if path.is_dir() or not path.parent.is_dir():
         why = "is a folder" if path.is_dir() else "is in no folder that is there"
-        raise UsageError(f"--tokenized {path} {why}", fix="name a file")
+        raise UsageError(f"{option} {path} {why}", fix="name a file")

@@ -133,7 +133,7 @@ def test_the_prompts_are_not_written_over(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(prompts)
 
     for path in (prompts, tmp_path / "link", tmp_path, tmp_path / "none/x"):
-        with pytest.raises(UsageError, match="--tokenized"):
-            check_place(path, str(prompts))
-    check_place(tmp_path / "new", str(prompts))
-    check_place(tmp_path / "new", "-")
+        with pytest.raises(UsageError, match="--failures"):
+            check_place(path, str(prompts), "--failures")
+    check_place(tmp_path / "new", str(prompts), "--tokenized")
+    check_place(tmp_path / "new", "-", "--tokenized")
