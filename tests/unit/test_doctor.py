@@ -150,6 +150,11 @@ def test_a_good_host_gives_no_finding() -> None:
         ({"folder /dev/shm": {"total": 64 << 20}}, "blocker", "/dev/shm has 64 MiB in all"),
         ({"folder ~/.cache": {"free": 2 * GIB}}, "warning", "~/.cache has 2 GiB free: compiled kernels"),
         ({"folder /dev/shm/hs": {"free": 1 << 20}}, "warning", "/dev/shm/hs has 1 MiB free"),
+        (
+            {"aside": {"/dev/shm/hs/kimi/": 3}},
+            "warning",
+            "3 files of /dev/shm/hs/kimi/ have another name since a fetch",
+        ),
         ({"state": {"type": "nfs4"}}, "warning", "~/.hsops (state_dir) lies on nfs4 (box:/home): a deploy that stands"),
         ({"state": {"type": "nfs", "options": "rw,nolock"}}, "warning", "mounted with nolock, its locks hold on one"),
         ({"state": {"type": "nfs", "options": "rw,local_lock=flock"}}, "warning", "mounted with local_lock=flock"),
