@@ -40,6 +40,20 @@ def verify_live(lab: Practice) -> tuple[int, dict[str, Any]]:
     return done.returncode, json.loads(done.stdout.splitlines()[-1])["data"]
 
 
+def verify_strictly(lab: Practice) -> tuple[int, dict[str, Any]]:
+    """As ``verify_live``, but what is rounding in another pass is beyond the limit: the second stage is driven."""
+    words = ["-i", str(lab.inventory), "--json", "verify", "--live"]
+    code = (
+        "import dataclasses, runpy, sys; from hsops.verify.live.judge import LIMITS; "
+        "LIMITS['F32'] = dataclasses.replace(LIMITS['F32'], median=1e-9); "
+        f"sys.argv[1:] = {words!r}; runpy.run_module('hsops', run_name='__main__')"
+    )
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=5 * MINUTES, check=False)
+    return done.returncode, json.loads(done.stdout.splitlines()[-1])["data"]
+
+
 def by_name(data: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """The checks."""
     return {check["name"]: check for check in data["checks"]}
@@ -57,6 +71,25 @@ def test_a_right_capture_passes_every_check(lab: Practice, capsys: pytest.Captur
     assert not (lab.dumps / "check").exists()
     with capsys.disabled():
         print("".join(f"\n  {check['status']} {check['title']}: {check['reason']}" for check in found.values()), end="")
+
+
+def test_states_that_differ_by_size_are_sent_again_with_log_probabilities(lab: Practice) -> None:
+    """In the same company, P's alone; in float32 what log-probabilities are too coarse for stays a failure."""
+    code, data = verify_strictly(lab)
+
+    found = by_name(data)
+    assert code == 1
+    assert {name for name, check in found.items() if check["status"] == "fail"} == {"batch", "cut"}, found
+    for name in ("batch", "cut"):
+        server = found[name]["figures"]["server"]
+        assert 200 < server["rows"] <= 299, found[name]
+        assert server["moved"] < server["rounding"], found[name]
+        assert (server["lm_head"]["state"], server["lm_head"]["tokens"]) == ("final", 299)
+        assert server["lm_head"]["median"] < server["rounding"]
+        assert "too coarse" in found[name]["reason"]
+    assert found["batch"]["figures"]["again_rows"][0] > 2048
+    assert len(found["cut"]["figures"]["again_rows"]) == 2
+    assert not (lab.dumps / "check").exists()
 
 
 def test_ctrl_c_leaves_nothing(lab: Practice) -> None:

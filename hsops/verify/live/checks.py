@@ -27,29 +27,32 @@ KINDS = {
     ),
     "ranks": Kind(
         "all ranks hold the same rows",
-        "a state was taken before the ranks' all-reduce: each rank holds its own part of the sum, and only rank 0's is "
-        "in the data set",
+        "each rank holds numbers of its own, and only rank 0's are in the data set; a state that is taken before the "
+        "ranks' all-reduce is such a part of a sum",
         NO_TRAINING,
     ),
     "distinct": Kind(
         "every boundary has a state of its own",
-        "a state was kept by reference and a later layer wrote into it: the boundaries hold a later state's numbers",
+        "two boundaries hold the same numbers; a state that is kept by reference ends so, when a later layer writes "
+        "into it",
         NO_TRAINING,
     ),
     "repeat": Kind(
         "the same prompt twice, alone",
-        "rows come from a prefix cache instead of the forward pass, or the states depend on what ran before",
-        f"launch with --disable-radix-cache; {AGAIN}",
+        "rows are missing (from a prefix cache), or states depend on what ran before and the server's own "
+        "log-probabilities do not bear that out",
+        f"where rows came from a cache launch with --disable-radix-cache; {AGAIN}",
     ),
     "batch": Kind(
         "alone and in a large batch",
-        "the capture takes another value in large passes than in small ones (a partial sum where the all-reduce is "
-        "left to the next layer), or rows of other prompts",
+        "in a large pass the captured states are others than alone, and nothing shows that the model computes them so; "
+        "a partial sum (the all-reduce left to the next layer) and rows of other prompts look like this",
         NO_TRAINING,
     ),
     "cut": Kind(
         "whole and in two prefill chunks",
-        "rows at the border of two chunks are lost, doubled or of another prompt",
+        "in two chunks the captured states are others than whole, and nothing shows that the model computes them so; "
+        "rows that are lost, doubled or of another prompt at the border look like this",
         NO_TRAINING,
     ),
     "lm_head": Kind(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hsops.core.dumps import CHECK_PREFIX, token_bytes, token_hash
@@ -13,7 +13,7 @@ from hsops.core.errors import HsopsError
 from hsops.core.events import Emit, Note, Progress
 from hsops.core.runs import Run
 from hsops.remote.agent import Agent
-from hsops.remote.server import Server
+from hsops.remote.server import RejectedError, Server
 from hsops.verify.live import head
 from hsops.verify.live.checks import AGAIN
 from hsops.verify.live.evidence import Taken
@@ -32,13 +32,17 @@ class Seen:
         names: of the captured requests, by call: the attempt that counts.
         first: rank 0's line of each captured request that has one.
         sent: hash of P's token ids.
-        answer: the server's log-probabilities of P, or why there are none.
+        answers: the server's log-probabilities of P, by call, or why there are none.
     """
 
     names: dict[str, str] = field(default_factory=dict)
     first: dict[str, Taken] = field(default_factory=dict)
     sent: str = ""
-    answer: head.Answer | str = "the prompt was not sent"
+    answers: dict[str, head.Answer | str] = field(default_factory=dict)
+
+    def answer(self, call: str) -> head.Answer | str:
+        """Of one call."""
+        return self.answers.get(call, "the prompt was not sent")
 
 
 @contextmanager
@@ -68,23 +72,44 @@ def drive(server: Server, folder: CheckFolder, plan: Plan, emit: Emit, *, steps:
     seen = Seen()
     for number, call in enumerate(plan.calls):
         emit(Progress("verify", number, steps, "steps", detail=_told(call, plan.subject)))
-        ids = prompts(call, plan.subject, plan.vocabulary)
-        for attempt in range(1, (ATTEMPTS if call.name in (BATCH, CUT) else 1) + 1):
-            name = f"{call.name}-{attempt}"
-            answer = _send(server, folder, call, name, ids)
-            seen.names[call.name] = name
-            (line,) = folder.wait([name], ranks=1)[name]
-            if line is not None:
-                seen.first[name] = line
-            elif not seen.first:
-                raise _silent(server.host)
-            if _as_meant(call, line, seen):
-                break
-        p = ids[len(call.before)]
-        seen.sent = token_hash(token_bytes(p))
-        if call.scored:
-            seen.answer = head.read_answer(answer.get("meta_info"), p)
+        _ask(server, folder, call, plan, seen)
     return seen
+
+
+def ask_again(server: Server, folder: CheckFolder, name: str, plan: Plan, seen: Seen) -> None:
+    """Send a call of the plan once more, with log-probabilities of P; ``seen`` has it under ``scored_name(name)``.
+
+    Raises:
+        HsopsError: the server broke.
+    """
+    (call,) = (call for call in plan.calls if call.name == name)
+    _ask(server, folder, replace(call, scored=True), plan, seen)
+
+
+def _ask(server: Server, folder: CheckFolder, call: Call, plan: Plan, seen: Seen) -> None:
+    """Until the scheduler put the requests together as the plan has it, or often enough."""
+    ids, key = prompts(call, plan.subject, plan.vocabulary), call.key
+    p = ids[len(call.before)]
+    for attempt in range(1, (ATTEMPTS if call.name in (BATCH, CUT) else 1) + 1):
+        name = f"{key}-{attempt}"
+        try:
+            answer = _send(server, folder, call, name, ids)
+        except RejectedError as error:
+            if not call.scored:
+                raise
+            seen.answers[key] = f"the server refuses to tell log-probabilities: {error.message}"
+            return
+        seen.names[key] = name
+        (line,) = folder.wait([name], ranks=1)[name]
+        if line is not None:
+            seen.first[name] = line
+        elif not seen.first:
+            raise _silent(server.host)
+        if call.scored:
+            seen.answers[key] = head.read_answer(answer.get("meta_info"), p)
+        if _as_meant(call, line, seen):
+            break
+    seen.sent = token_hash(token_bytes(p))
 
 
 def _send(server: Server, folder: CheckFolder, call: Call, name: str, ids: list[list[int]]) -> Mapping[str, Any]:
@@ -97,11 +122,19 @@ def _send(server: Server, folder: CheckFolder, call: Call, name: str, ids: list[
         "sampling_params": {"max_new_tokens": 1, "temperature": 0},
     }
     if call.scored:
-        body |= {"return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": 1}
+        body |= {"return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": 1} if alone else _scored(rids)
     folder.under_way = tuple(rids)
     answer = server.ask(body, sum(len(one) for one in ids))
     folder.under_way = ()
-    return answer if isinstance(answer, dict) else {}
+    mine = answer[len(call.before)] if isinstance(answer, list) and len(answer) == len(ids) else answer
+    return mine if isinstance(mine, dict) else {}
+
+
+def _scored(rids: list[str]) -> dict[str, Any]:
+    """Of P alone: log-probabilities of a whole batch would be gigabytes."""
+    wanted = [rid.startswith(CHECK_PREFIX) for rid in rids]
+    starts, tops = [0 if one else -1 for one in wanted], [int(one) for one in wanted]
+    return {"return_logprob": wanted, "logprob_start_len": starts, "top_logprobs_num": tops}
 
 
 def _as_meant(call: Call, line: Taken | None, seen: Seen) -> bool:

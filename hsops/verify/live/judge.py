@@ -150,8 +150,7 @@ def _judge_scores(slot: str, scores: Scores, dtype: str) -> Check:
     ours, theirs = np.asarray(scores.ours, np.float64), np.asarray(scores.server, np.float64)
     apart = np.abs(ours - theirs)
     apart[~np.isfinite(apart)] = np.inf
-    place = max(scores.largest, 1.0) * EPSILON[dtype]
-    median_limit, limit = (max(HEAD_FLOOR, factor * place) for factor in (HEAD_MEDIAN, HEAD_LARGEST))
+    median_limit, limit = (rounding_of(scores.largest, dtype, places) for places in (HEAD_MEDIAN, HEAD_LARGEST))
     median, largest, top = float(np.median(apart)), float(apart.max()), scores.agreement
     figures = {
         "state": slot,
@@ -167,6 +166,17 @@ def _judge_scores(slot: str, scores: Scores, dtype: str) -> Check:
     )
     good = median <= median_limit and largest <= limit and top >= HEAD_TOP
     return Check("lm_head", PASS if good else FAIL, seen, figures, threshold)
+
+
+def rounding_of(largest: float, dtype: str, places: float = HEAD_MEDIAN) -> float:
+    """How far log-probabilities of the same states may be apart, where logits are at most ``largest``.
+
+    Args:
+        largest: absolute value.
+        dtype: the logits are rounded to.
+        places: units of its last place; as many as a median may be off when left out.
+    """
+    return max(HEAD_FLOOR, places * max(largest, 1.0) * EPSILON[dtype])
 
 
 def judge_came(name: str, sample: Taken | None, sent: str, tokens: int) -> Check | None:

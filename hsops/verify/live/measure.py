@@ -70,6 +70,16 @@ def differences(a: States, b: States, slots: Sequence[str], *, limit: float) -> 
     return tuple(_difference(a[:, i], b[:, i], slot, limit) for i, slot in enumerate(slots))
 
 
+def row_errors(a: States, b: States) -> npt.NDArray[np.float64]:
+    """Relative errors of one state's rows, [T]; infinite where a number is not finite."""
+    x, y = a.astype(np.float64), b.astype(np.float64)
+    with np.errstate(all="ignore"):
+        apart = np.linalg.norm(x - y, axis=-1)
+        errors: npt.NDArray[np.float64] = np.where(apart == 0, 0.0, apart / np.linalg.norm(x, axis=-1))
+    errors[~np.isfinite(errors)] = np.inf
+    return errors
+
+
 def alike(states: States, slots: Sequence[str]) -> list[tuple[str, str, int]]:
     """Neighbouring states that have rows with the very same numbers, and how many: (slot, next slot, rows)."""
     found = []
@@ -95,13 +105,10 @@ def _read(path: Path, tensor: Tensor | None, dtype: str, shape: tuple[int, ...])
 
 
 def _difference(a: States, b: States, slot: str, limit: float) -> Difference:
-    x, y = a.astype(np.float64), b.astype(np.float64)
+    x, y, errors = a.astype(np.float64), b.astype(np.float64), row_errors(a, b)
     with np.errstate(all="ignore"):
-        size, other = np.linalg.norm(x, axis=-1), np.linalg.norm(y, axis=-1)
-        apart = np.linalg.norm(x - y, axis=-1)
-        errors = np.where(apart == 0, 0.0, apart / size)
-        cosines = np.where(apart == 0, 1.0, (x * y).sum(axis=-1) / (size * other))
-    errors[~np.isfinite(errors)] = np.inf
+        sizes = np.linalg.norm(x, axis=-1) * np.linalg.norm(y, axis=-1)
+        cosines = np.where(errors == 0, 1.0, (x * y).sum(axis=-1) / sizes)
     cosines[~np.isfinite(cosines)] = -1.0
     row = int(errors.argmax())
     return Difference(

@@ -61,6 +61,11 @@ class Call:
     after: tuple[int, ...] = ()
     scored: bool = False
 
+    @property
+    def key(self) -> str:
+        """What its answer is kept under: a call that is sent once more for its log-probabilities has another."""
+        return scored_name(self.name) if self.scored and self.name != SCORED else self.name
+
     def tokens(self, subject: int) -> int:
         """Of all its prompts."""
         return sum(self.before) + subject + sum(self.after)
@@ -115,6 +120,11 @@ def plan(room: Room) -> Plan:
         else:
             skipped[name] = made
     return Plan(subject, tuple(calls), skipped, room.vocabulary)
+
+
+def scored_name(call: str) -> str:
+    """What a call is named when it is sent once more, with log-probabilities."""
+    return f"{call}-scored"
 
 
 def prompts(call: Call, subject: int, vocabulary: int) -> list[list[int]]:

@@ -17,11 +17,11 @@ from hsops.remote.scratch import scratch
 from hsops.remote.server import Server
 from hsops.verify.live.bench import Bench, Bring
 from hsops.verify.live.checks import FAIL, KINDS, PASS, Check, skipped
-from hsops.verify.live.drive import check_folder, drive
+from hsops.verify.live.drive import ask_again, check_folder, drive
 from hsops.verify.live.evidence import Taken
 from hsops.verify.live.head import Launched
 from hsops.verify.live.measure import slots_of
-from hsops.verify.live.plan import Room, plan, room_of
+from hsops.verify.live.plan import SCORED, Room, plan, room_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +92,18 @@ def verify_live(agent: Agent, job: Job, bring: Bring, emit: Emit) -> Report:
             seen = drive(server, folder, todo, emit, steps=steps)
             emit(Progress("verify", steps - 2, steps, "steps", detail="reading what the ranks wrote"))
             bench = Bench(todo, seen, folder, here=here, bring=bring)
-            found = [Check("hello", PASS, f"{run.tp} ranks say so", {"ranks": run.tp}), *bench.judge()]
+            hello = Check("hello", PASS, f"{run.tp} ranks say so", {"ranks": run.tp})
+            made = {check.name: check for check in (hello, *bench.judge())}
             emit(Progress("verify", steps - 1, steps, "steps", detail="lm_head"))
-            found.append(bench.judge_head(_launched(job, run, info)))
+            launched = _launched(job, run, info)
+            made["lm_head"] = bench.judge_head(launched)
+            for name, call in bench.open.items():
+                emit(Progress("verify", steps - 1, steps, "steps", detail=f"{name}: is it the model's own doing?"))
+                if not isinstance(seen.answer(SCORED), str):
+                    ask_again(server, folder, call, todo, seen)
+                made[name] = bench.judge_again(made[name], launched)
             emit(Progress("verify", steps, steps, "steps"))
-    return _report(run, todo.subject, found, bench.alone, time.monotonic() - started)
+    return _report(run, todo.subject, list(made.values()), bench.alone, time.monotonic() - started)
 
 
 def _room(agent: Agent, run: Run, server: Server) -> tuple[Mapping[str, Any], Room]:
