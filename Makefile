@@ -5,7 +5,7 @@ BIN  := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 BESIDE := -n 2 --dist loadfile# tests that wait more than they work; a file's tests share what it has started
 
-.PHONY: setup demo test unit integration lock-race cut cycles busy tp8 e2e matrix stalls hangs crash deaths deploy-releases flags trainers lint bench fidelity corpus report-picture docs models-table gpu-bundle gpu gpu-page constraints clean fetch-faults drain
+.PHONY: setup demo test unit integration lock-race cut cycles busy tp8 e2e matrix stalls hangs crash deaths deploy-releases flags trainers lint bench fidelity corpus report-picture docs models-table gpu-bundle gpu gpu-page constraints clean fetch-faults drain ten-thousand
 
 setup: $(VENV)/.ready ## the virtual environment and the system packages that the tests need
 
@@ -72,6 +72,9 @@ fetch-faults: setup ## fetch is killed a thousand times, cut off, filled up and 
 
 drain: setup ## 20,000 dumps through a RAM disk of 512 MiB by fetch --follow --evict: minutes
 	$(BIN)/python -m tests.storm.drain
+
+ten-thousand: setup ## 10,000 samples of a real SGLang through a RAM disk of 256 MiB, while server and client are killed: half an hour
+	$(BIN)/python -m tests.storm.ten_thousand --samples $(or $(SAMPLES),10000)
 
 trainers: setup ## SpecForge's and speculators' own readers on an export, one training step on each: minutes, 500 MB
 	HSOPS_TRAINERS=1 $(BIN)/python -m pytest tests/trainers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
@@ -24,6 +25,21 @@ class Mask(str, Enum):
 
     prompts = "prompts"
     all = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the command line asks for."""
+
+    folder: str
+    to: str
+    trainer: str
+    prompts: str = ""
+    mask: str = "prompts"
+    engine: str = ""
+    trunk: str = ""
+    copy: bool = False
+    partial: bool = False
 
 
 def export(
@@ -54,17 +70,21 @@ def export(
     Exit 1 when a dump is faulty or missing, and no data set then.
     """
 
-    def body(session: Session) -> Outcome:
-        from hsops.core.prompt_files import read_prompts
-        from hsops.export.export import export as export_
-        from hsops.export.formats import SpecForge, Speculators
-        from hsops.export.making import Job
-        from hsops.export.rows import masked
-        from hsops.render import export as render
+    wish = Wish(folder, to, trainer.value, prompts, mask.value, engine, trunk, copy, partial)
+    run(ctx, "export", lambda session: make(session, wish))
 
-        read = masked(read_prompts(prompts, session.console.emit) if prompts else None, prompts, mask.value)
-        job = Job(Path(folder).expanduser(), Path(to).expanduser(), read, engine, trunk, partial)
-        kind = SpecForge() if trainer is Trainer.specforge else Speculators(copy=copy)
-        return render.outcome(export_(job, kind, session.console.emit), folder=folder, to=to)
 
-    run(ctx, "export", body)
+def make(session: Session, wish: Wish) -> Outcome:
+    """The command's body, for playbooks too. Needs no inventory."""
+    from hsops.core.prompt_files import read_prompts
+    from hsops.export.export import export as export_
+    from hsops.export.formats import SpecForge, Speculators
+    from hsops.export.making import Job
+    from hsops.export.rows import masked
+    from hsops.render import export as render
+
+    given = read_prompts(wish.prompts, session.console.emit) if wish.prompts else None
+    read = masked(given, wish.prompts, wish.mask)
+    job = Job(Path(wish.folder).expanduser(), Path(wish.to).expanduser(), read, wish.engine, wish.trunk, wish.partial)
+    kind = SpecForge() if wish.trainer == Trainer.specforge else Speculators(copy=wish.copy)
+    return render.outcome(export_(job, kind, session.console.emit), folder=wish.folder, to=wish.to)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hsops.cli.drain import drained, home
 from hsops.cli.wiring import Session, run
 from hsops.render.console import Outcome
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 CONCURRENCY = 16
 ROOM_S = 300.0
+DRAINED_ROOM_S = 1800.0  # a fetch that goes on is told when it fails; one large dump over a slow line may take long
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +30,10 @@ class Wish:
     limit: int = 0
     concurrency: int = CONCURRENCY
     relaunch: int = 0
-    room_wait: float = ROOM_S
+    room_wait: float | None = None
     failures: Path | None = None
     tokenized: Path | None = None
+    drain: str = ""
 
 
 def extract(
@@ -51,8 +54,14 @@ def extract(
         int, typer.Option(min=0, max=100, metavar="N", help="Start a server that dies or hangs again, N times at most.")
     ] = 0,
     room_wait: Annotated[
-        float, typer.Option(min=0, metavar="SECONDS", help="How long a host may be full before it ends.")
-    ] = ROOM_S,
+        float | None,
+        typer.Option(
+            min=0, metavar="SECONDS", help="How long a host may be full before it ends (300; with --drain 1800)."
+        ),
+    ] = None,
+    drain: Annotated[
+        str, typer.Option(metavar="DIR", help="Fetch there meanwhile, and remove on the host what is safe here.")
+    ] = "",
     failures: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the prompts without a dump there, with the reasons.")
     ] = None,
@@ -62,14 +71,15 @@ def extract(
     ] = None,
 ) -> None:
     """Send each prompt that has no dump yet and wait for its line in the manifest. Run it again to continue."""
-    wish = Wish(prompts, tuple(server or ()), limit, concurrency, relaunch, room_wait, failures, tokenized)
+    wish = Wish(prompts, tuple(server or ()), limit, concurrency, relaunch, room_wait, failures, tokenized, drain)
     run(ctx, "extract", lambda session: drive(session, wish))
 
 
 def drive(session: Session, wish: Wish) -> Outcome:
     """The command's body, for playbooks too."""
+    from hsops.core.errors import UsageError
     from hsops.core.prompt_files import read_prompts
-    from hsops.extract.extract import Job
+    from hsops.extract.extract import Drained, Job
     from hsops.extract.extract import extract as extract_
     from hsops.extract.journal import journal_path
     from hsops.extract.tokenized import check_place
@@ -82,8 +92,23 @@ def drive(session: Session, wish: Wish) -> Outcome:
         if name:
             check_place(name, wish.prompts, option)
     read = read_prompts(wish.prompts, session.console.emit)[: wish.limit or None]
-    job = Job(places, path, read, wish.concurrency, wish.relaunch, wish.room_wait, journal_path(path), wish.tokenized)
-    return render.outcome(extract_(job, session.console.emit), wish.failures)
+    patience = wish.room_wait if wish.room_wait is not None else DRAINED_ROOM_S if wish.drain else ROOM_S
+    job = Job(places, path, read, wish.concurrency, wish.relaunch, patience, journal_path(path), wish.tokenized)
+
+    def extracted(job: Job) -> Outcome:
+        return render.outcome(extract_(job, session.console.emit), wish.failures, drained=bool(wish.drain))
+
+    if not wish.drain:
+        return extracted(job)
+    if len(specs) > 1:
+        raise UsageError("--drain is of one server", fix="an extract for each, with folders of their own")
+    return drained(
+        session,
+        specs[0].name,
+        wish.drain,
+        frozenset(prompt.id for prompt in read),
+        lambda check: extracted(replace(job, drained=Drained(home(wish.drain), check))),
+    )
 
 
 def _captures(session: Session, spec: ServerSpec) -> bool:

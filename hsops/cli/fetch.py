@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -15,7 +16,7 @@ from hsops.render.console import Outcome
 if TYPE_CHECKING:  # pydantic is not for --help
     from hsops.core.events import Emit
     from hsops.core.inventory import Channel, HostSpec, ServerSpec
-    from hsops.fetch.dumps import Dumps
+    from hsops.fetch.dumps import Until
     from hsops.fetch.pull import Wish
     from hsops.fetch.tree import TreeFolder
     from hsops.remote.agent import Agent
@@ -44,6 +45,21 @@ class Options:
     folder: str = ""
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What a fetch beside an extract goes by.
+
+    Args:
+        of: ids of its samples: what others left on the host is none of its business.
+        over: says whether the extract has ended.
+        check: called twice a second; raises when the fetch is to end.
+    """
+
+    of: frozenset[str]
+    over: Callable[[], bool]
+    check: Callable[[], None]
 
 
 def fetch(
@@ -112,7 +128,13 @@ def pull_all(session: Session, servers: list[str], options: Options) -> Outcome:
     return render.together(outcomes)
 
 
-def pull(session: Session, server: str | None, options: Options, there: set[str] | None = None) -> Outcome:
+def pull(
+    session: Session,
+    server: str | None,
+    options: Options,
+    there: set[str] | None = None,
+    beside: Beside | None = None,
+) -> Outcome:
     """The body for one server, for playbooks too.
 
     Args:
@@ -120,17 +142,22 @@ def pull(session: Session, server: str | None, options: Options, there: set[str]
         server: its name; None: the default.
         options: as on the command line.
         there: names that another server has brought, which are left; those of this one are added.
+        beside: an extract that it drains.
     """
+    from hsops.fetch.dumps import Dumps
     from hsops.fetch.fetch import fetch as fetch_
     from hsops.fetch.forecast import look_ahead
+    from hsops.remote.dumps import folder_of
     from hsops.render import fetch as render
 
     host, name = _whose(session, server, options)
     wish, emit, agent = _wish(options, host), session.console.emit, session.agent(host)
     to = Path(options.to or f"hs/{name}").expanduser()
-    dumps = None
+    wish, dumps = replace(wish, check=beside.check) if beside else wish, None
     if not options.folder:
-        dumps = _dumps(agent, host, session.server(name), options, emit=emit, to=to, leave=frozenset(there or ()))
+        spec = session.server(name)
+        until, of = _until(agent, spec, options, beside), beside.of if beside else None
+        dumps = Dumps(agent, folder_of(host, spec), emit, until, to=to, leave=frozenset(there or ()), of=of)
     source = dumps or _folder(agent, to, options, emit)
     where = {"server": name, "host": host.name, "source": source.path, "to": str(to)}
     if options.dry_run:
@@ -154,24 +181,15 @@ def _whose(session: Session, server: str | None, options: Options) -> tuple[Host
     return hosts[0], ""
 
 
-def _dumps(
-    agent: Agent,
-    host: HostSpec,
-    spec: ServerSpec,
-    options: Options,
-    *,
-    emit: Emit,
-    to: Path,
-    leave: frozenset[str],
-) -> Dumps:
-    """Until the run that writes them ends, if it is alive, or the wanted count is there."""
-    from hsops.fetch.dumps import Dumps, Until
-    from hsops.remote.dumps import folder_of
+def _until(agent: Agent, spec: ServerSpec, options: Options, beside: Beside | None) -> Until:
+    """Until the run that writes them ends, if it is alive, or the wanted count is there; or the extract has ended."""
+    from hsops.fetch.dumps import Until
     from hsops.remote.runs import alive_run
 
+    if beside:
+        return Until(over=beside.over)
     run = alive_run(agent, spec.name) if options.follow else None
-    until = Until(run.pid if run else None, options.count)
-    return Dumps(agent, folder_of(host, spec), emit, until, to=to, leave=leave)
+    return Until(run.pid if run else None, options.count)
 
 
 def _folder(agent: Agent, to: Path, options: Options, emit: Emit) -> TreeFolder:

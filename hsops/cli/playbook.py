@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hsops.cli import deploy, diagnose, extract, fetch, launch, stop, verify, wiring
+from hsops.cli import deploy, diagnose, export, extract, fetch, launch, stop, verify, wiring
 from hsops.core.errors import UsageError
 from hsops.render.console import Outcome, error_lines
 
 if TYPE_CHECKING:
     from hsops.playbook.load import Plan
+    from hsops.playbook.model import Export, Extract
     from hsops.playbook.runner import Action
 
 
@@ -40,7 +41,7 @@ def play(session: wiring.Session, path: Path, values: list[str], server: str | N
     plan = load(path.expanduser(), _variables(values))
     name = session.server(server or plan.server).name
     if check:
-        steps = [{"command": step.command, **step.model_dump()} for step in plan.steps]
+        steps = [{"command": step.command, **step.model_dump(by_alias=True)} for step in plan.steps]
         return Outcome({"playbook": plan.name, "server": name, "steps": steps}, render.plan_lines(plan))
     _read_prompts(plan)
     report = runner.run(plan, _actions(session, name), session.console.emit)
@@ -49,6 +50,7 @@ def play(session: wiring.Session, path: Path, values: list[str], server: str | N
         data["diagnosis"] = asdict(report.diagnosis)
     errors = tuple(report.error.as_json()) if report.error else ()
     lines = [*render.report_lines(plan, report), *(error_lines(report.error) if report.error else ())]
+    lines += render.closing_lines(report)
     return Outcome(data, lines, report.exit_code, errors)
 
 
@@ -85,17 +87,41 @@ def _actions(session: wiring.Session, server: str) -> dict[str, Action]:
         ),
         "extract": on(
             model.Extract,
-            lambda s: extract.drive(
-                session, extract.Wish(s.prompts, (server,), concurrency=s.concurrency or extract.CONCURRENCY)
-            ),
+            lambda s: extract.drive(session, _extract(s, server)),
         ),
         "fetch": on(
-            model.Fetch, lambda s: fetch.pull(session, server, fetch.Options(s.to, str(s.streams or fetch.STREAMS)))
+            model.Fetch,
+            lambda s: fetch.pull(session, server, fetch.Options(s.to, str(s.streams or fetch.STREAMS), evict=s.evict)),
         ),
         "verify": on(model.Verify, lambda s: verify.for_playbook(session, server, s.dir, s.prompts)),
+        "export": on(model.Export, lambda s: export.make(session, _export(s))),
         "stop": on(model.Stop, lambda _: stop.end(session, server)),
         "diagnose": on(model.Diagnose, lambda _: diagnose.live(session, server)),
     }
+
+
+def _extract(step: Extract, server: str) -> extract.Wish:
+    return extract.Wish(
+        step.prompts,
+        (server,),
+        concurrency=step.concurrency or extract.CONCURRENCY,
+        relaunch=step.relaunch or 0,
+        drain=step.drain or "",
+    )
+
+
+def _export(step: Export) -> export.Wish:
+    return export.Wish(
+        step.dir,
+        step.to,
+        step.format,
+        step.prompts or "",
+        step.mask,
+        step.engine or "",
+        step.trunk or "",
+        step.copy_,
+        step.partial,
+    )
 
 
 def _variables(values: list[str]) -> dict[str, str]:

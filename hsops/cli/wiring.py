@@ -83,6 +83,12 @@ class Session:
             self._agents[spec.name] = self._begun(spec, wait) or self._new(spec, wait)
         return self._agents[spec.name]
 
+    def beside(self) -> Session:
+        """The same for another thread: with connections of its own, which are closed with those of this one."""
+        other = Session(self.options, self.console, self.stack)
+        other.__dict__["inventory"] = self.inventory  # read once: the file may be a pipe
+        return other
+
     def lock(self, host: str) -> Lock:
         """The lock of a host, for one change: wait as long as ``--lock-wait`` says."""
         from hsops.remote.lock import Lock

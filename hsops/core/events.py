@@ -60,6 +60,17 @@ class Progress(Event):
     detail: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Together(Picture):
+    """From now on several long things go on at once: a live line each. Until one with no ``tasks``.
+
+    Args:
+        tasks: as in ``Progress``, in the order of their lines.
+    """
+
+    tasks: tuple[str, ...] = ()
+
+
 Emit = Callable[[Event], None]
 
 

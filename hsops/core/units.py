@@ -15,6 +15,16 @@ def duration(text: str) -> float | None:
     return sum(float(number) * _SECONDS[unit] for number, unit in parts) if whole else None
 
 
+def count(number: int) -> str:
+    """A count for people: ``9,999``, ``17.3 M``, ``1.2 G``."""
+    value = float(number)
+    for unit in ("", " k", " M"):
+        if abs(value) < (10_000 if not unit else 999.5):
+            return f"{value:,.0f}" if not unit else f"{value:.3g}{unit}"
+        value /= 1000
+    return f"{value:,.3g} G"
+
+
 def size(count: float) -> str:
     """Bytes for people, in binary units: ``924 GiB``, ``1.02 GiB``, ``512 B``."""
     for unit in ("B", "KiB", "MiB", "GiB"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -30,6 +30,19 @@ TICK_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
+class Drained:
+    """A fetch beside an extract, that makes room on the host.
+
+    Args:
+        home: dumps that are here already, by id, whatever the hosts still know of them.
+        check: called twice a second; what it raises ends the extract, and what is done stays done.
+    """
+
+    home: Mapping[str, Sample]
+    check: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """What is wanted.
 
@@ -42,6 +55,7 @@ class Job:
         patience: seconds that a host's file system may stay full.
         journal: where attempts are written down; None: nowhere.
         tokenized: where the prompts go as they are sent; None: nowhere.
+        drained: the fetch that goes on beside it.
     """
 
     places: tuple[Place, ...]
@@ -52,6 +66,7 @@ class Job:
     patience: float = PATIENCE_S
     journal: Path | None = None
     tokenized: Path | None = None
+    drained: Drained | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,13 +164,14 @@ def extract(job: Job, emit: Emit) -> Extracted:
 
 
 def plan_of(job: Job, listings: dict[str, Listing]) -> Plan:
-    """The plan; prompts whose tokens are not known yet are left to do. A dump of any of the servers counts.
+    """The plan; prompts whose tokens are not known yet are left to do. A dump of any of the servers, or here, counts.
 
     Raises:
         ConfigError: an id has a dump of something else.
     """
     known = [prompt for prompt in job.prompts if prompt.tokens]
-    samples = latest(s for listing in listings.values() for s in listing.samples.values())
+    manifests = [listing.samples for listing in listings.values()] + ([job.drained.home] if job.drained else [])
+    samples = latest(sample for manifest in manifests for sample in manifest.values())
     todo = plan(known, samples, job.places[0].capture, file=str(job.file))
     if todo.faults:
         fix = "give these prompts other ids, or remove the old dumps on the host together with their manifest lines"
@@ -232,9 +248,12 @@ def _drive(job: Job, pool: Pool, lanes: Sequence[Lane], emit: Emit) -> bool:
             lane.start(pool)
         while alive := [lane for lane in lanes if not lane.over]:
             alive[0].join(TICK_S)
+            if job.drained:
+                job.drained.check()
             if not pool.settled and (sending := [lane for lane in lanes if lane.sending]):
                 short = [lane.name for lane in sending if lane.is_short]
-                emit(pulse.at(pool.total(), len(pool.failures), short))
+                full = max(lane.full for lane in sending)
+                emit(pulse.at(pool.total(), len(pool.failures), short, full))
     except KeyboardInterrupt:
         return True
     finally:
@@ -311,7 +330,7 @@ def _warn_of_space(job: Job, listings: dict[str, Listing], todo: tuple[Prompt, .
     size = next(filter(None, (row_size(listing.samples.values()) for listing in listings.values())), None)
     need = sum(size.sample_bytes(p.count, job.places[0].capture) for p in todo) if size else 0
     free = sum(listing.free for listing in listings.values())
-    if need > free:
+    if need > free and not job.drained:
         where = " and ".join(place.folder for place in job.places)
         message = f"{need:,} bytes are to come, {where} has {free:,} free: it waits when that is full, "
         message += "until hsops fetch --follow --evict makes room"

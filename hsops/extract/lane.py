@@ -80,6 +80,11 @@ class Lane:
         """Nothing is under way there because its host is full."""
         return self._ledger is not None and self._ledger.is_short
 
+    @property
+    def full(self) -> float:
+        """The used share of its host's dump file system, 0 to 1."""
+        return self._ledger.full if self._ledger else 0.0
+
     def join(self, patience: float) -> None:
         """Wait for its thread, ``patience`` seconds at most."""
         if self._thread:

@@ -110,6 +110,11 @@ class Ledger:
         """Nothing is under way because nothing fits: somebody has to make room."""
         return self._waiting > 0 and not self._reserved
 
+    @property
+    def full(self) -> float:
+        """The used share of the dump file system, 0 to 1."""
+        return 1 - self._free / self._total if self._total else 0.0
+
     def leave(self, id_: str, written: int) -> None:
         """The sample is settled; what it wrote counts as gone until the host tells its free bytes again."""
         with self._changed:

@@ -21,12 +21,14 @@ class Extracting(Progress):
         tokens, bytes: of the dumps made by now.
         tokens_per_s: over the last seconds.
         failed: prompts that were given up.
+        full: the used share of the host's dump file system, 0 to 1; of several hosts the fullest one's.
     """
 
     tokens: int = 0
     tokens_per_s: float = 0.0
     bytes: int = 0
     failed: int = 0
+    full: float = 0.0
 
     def as_json(self) -> dict[str, Any]:
         """As any progress."""
@@ -46,10 +48,12 @@ class Pulse:
         self._samples = Meter("extract", "samples", len(prompts), begun=self._before)
         self._tokens = Meter("extract", "tokens", sum(prompt.count for prompt in todo))
 
-    def at(self, made: Tally, failed: int, short: Sequence[str] = ()) -> Extracting:
+    def at(self, made: Tally, failed: int, short: Sequence[str] = (), full: float = 0.0) -> Extracting:
         """The event for what was ``made`` by now, how many prompts were given up, and which servers are ``short``."""
         samples, tokens = self._samples.at(self._before + made.samples), self._tokens.at(made.tokens)
         detail = f"{made.tokens:,} tokens · {tokens.rate:,.0f} tokens/s · {size(made.bytes)} · {failed:,} failed"
+        if full:
+            detail += f" · host's dump disk {full:.0%}"
         if short:
             detail += f" · no room on the host of {', '.join(short)}: waiting for a fetch --evict"
         return Extracting(
@@ -64,4 +68,5 @@ class Pulse:
             tokens_per_s=tokens.rate,
             bytes=made.bytes,
             failed=failed,
+            full=full,
         )

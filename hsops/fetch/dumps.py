@@ -6,8 +6,8 @@ import json
 import os
 import re
 import threading
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hsops.core.dumps import MANIFEST, SUFFIX, Sample, latest, parse_sample
@@ -69,15 +69,17 @@ class Until:
     Args:
         pid: the process that writes there ends.
         count: the manifest names so many samples; 0: no matter.
+        over: says whether whoever writes there has ended; a last look follows.
     """
 
     pid: int | None = None
     count: int = 0
+    over: Callable[[], bool] | None = None
 
     @property
     def waits(self) -> bool:
         """More may come."""
-        return self.pid is not None or self.count > 0
+        return self.pid is not None or self.count > 0 or self.over is not None
 
 
 class Dumps:
@@ -90,6 +92,7 @@ class Dumps:
         until: what ends following it.
         to: the local folder, whose file system may not tell upper from lower case.
         leave: names that come from elsewhere: another server that shared the prompts has them too.
+        of: ids of the samples that are meant; None: all that the manifest names.
     """
 
     def __init__(
@@ -101,10 +104,12 @@ class Dumps:
         *,
         to: Path | None = None,
         leave: Collection[str] = (),
+        of: Collection[str] | None = None,
     ) -> None:
         self.path, self.layout, self.refused = path, DumpLayout(), tuple[Trouble, ...]()
         self._agent, self._emit, self._told, self._until = agent, emit, False, until or Until()
         self._blind, self._leave = to is not None and is_blind_to_case(to), leave
+        self._of = of
         self.listing: Listing | None = None
 
     def look(self) -> dict[str, File]:
@@ -115,6 +120,9 @@ class Dumps:
         """
         emit, self._told = (ignore if self._told else self._emit), True  # bad lines are told once
         self.listing = _listing(self._agent, self.path, emit, may_be_missing=self._until.waits)
+        if self._of is not None:
+            meant = {id_: sample for id_, sample in self.listing.samples.items() if id_ in self._of}
+            self.listing = replace(self.listing, samples=meant, lines={id_: self.listing.lines[id_] for id_ in meant})
         return self._wanted(files_of(self.listing))
 
     def _wanted(self, files: dict[str, File]) -> dict[str, File]:
@@ -136,9 +144,9 @@ class Dumps:
             UnreachableError: it was lost several times with nothing new between.
         """
         assert self.listing
-        losses, pid = 0, self._until.pid
+        losses, pid, over = 0, self._until.pid, self._until.over or (lambda: False)
         while not self._is_complete() and not stop.is_set():
-            if pid is None and not self._until.count:
+            if not self._until.waits:
                 return
             try:
                 if losses:
@@ -149,6 +157,9 @@ class Dumps:
                             losses = 0
                             yield self._add(one)
                         if one.gone or self._is_complete() or stop.is_set():
+                            return
+                        if over():
+                            yield self.look()
                             return
             except UnreachableError as error:
                 losses += 1
@@ -161,9 +172,11 @@ class Dumps:
         assert self.listing
         held, lines = self.listing.samples, self.listing.lines
         for sample, line in zip(news.samples, news.lines, strict=True):
+            if self._of is not None and sample.id not in self._of:
+                continue
             if latest(filter(None, (held.get(sample.id), sample)))[sample.id] is sample:
                 held[sample.id], lines[sample.id] = sample, line
-        return self._wanted({s.file: file_of(s, lines[s.id]) for s in news.samples if held[s.id] is s and s.ok})
+        return self._wanted({s.file: file_of(s, lines[s.id]) for s in news.samples if held.get(s.id) is s and s.ok})
 
     def _is_complete(self) -> bool:
         assert self.listing

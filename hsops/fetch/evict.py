@@ -130,17 +130,18 @@ class Evictor:
         self._write("copied", files)
         asked = [[f.name, f.bytes, *(f.inode or (0, 0)), f.checksum] for f in files]
         answer = self._ask(asked)
-        removed = set(answer["removed"])
+        removed, kept = set(answer["removed"]), answer["kept"]
         gone = [f for f in files if f.name in removed]
-        stay = {f: why for f in files if (why := answer["kept"].get(f.name, "")) not in ("", "missing")}
-        for file, why in stay.items():  # what is missing was removed by an earlier run whose client had died
+        before = [f for f in files if kept.get(f.name) == "missing"]  # by an earlier run whose client had died
+        stay = {f: why for f in files if (why := kept.get(f.name, "")) not in ("", "missing")}
+        for file, why in stay.items():
             self._keep(file, why)
         self._write("kept", stay)
         for file in gone:
             self.kept.pop(file.id, None)  # an older version of it
-        self._gone.update({f.name: f.version for f in gone})
+        self._gone.update({f.name: f.version for f in (*gone, *before)})
         self.files, self.bytes = self.files + len(gone), self.bytes + sum(f.bytes for f in gone)
-        self._write("evicted", gone)
+        self._write("evicted", [*gone, *before])
 
     def _ask(self, files: list[list[object]]) -> dict[str, dict[str, str]]:
         patience = _PATIENCE

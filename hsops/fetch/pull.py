@@ -57,6 +57,7 @@ class Wish:
         recheck: read every local file again instead of trusting its inode's times.
         follow: until nothing more will come.
         evict: remove on the host what is safe here.
+        check: called twice a second; what it raises ends the fetch, and what came is kept.
     """
 
     streams: Streams
@@ -67,6 +68,7 @@ class Wish:
     recheck: bool = False
     follow: bool = False
     evict: bool = False
+    check: Callable[[], None] = lambda: None
 
 
 def pull(
@@ -116,7 +118,7 @@ class _Pull:
         wish: Wish,
         durable: Callable[[Sequence[File]], None],
     ) -> None:
-        self.folder, self.pieces = folder, pieces
+        self.folder, self.pieces, self._check = folder, pieces, wish.check
         self._lock, self._stop = threading.Lock(), threading.Event()
         self._throttle = Throttle(wish.rate, self._stop.wait)
         self._moved = self._bad = 0
@@ -137,8 +139,8 @@ class _Pull:
             if not living:
                 break  # all gave up
             living.join(TICK_S / 5 if self.pieces.total < PROGRESS else TICK_S)
-            meter.total = self.pieces.total
-            if self._moved < meter.total:
+            self._check()
+            if self._moved < self.pieces.total:
                 self._tell(meter, emit)
             now = self._pool.states
             if now != states:
@@ -147,7 +149,6 @@ class _Pull:
         self._pool.check()
         self._committer.finish()
         self._committer.check()
-        meter.total = self.pieces.total
         self._tell(meter, emit)
 
     def end(self) -> None:
@@ -217,5 +218,6 @@ class _Pull:
         while not self._pool.notes.empty():
             emit(self._pool.notes.get())
         flowing = self._pool.flowing
+        meter.total = self.pieces.total if self.pieces.closed else 0  # nobody knows what will be written yet
         detail = f"{self._committer.whole} of {self.pieces.files} files"
         emit(meter.at(self._moved, f"{detail} · {flowing} streams" if flowing else detail))

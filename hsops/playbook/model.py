@@ -31,11 +31,13 @@ class Launch(Step):
 
 
 class Extract(Step):
-    """Drive the prompts through the server."""
+    """Drive the prompts through the server; with ``drain``, a local folder, fetch and evict meanwhile."""
 
     command = "extract"
     prompts: str
     concurrency: Annotated[int, Field(ge=1, le=1024)] | None = None
+    relaunch: Annotated[int, Field(ge=0, le=100)] | None = None
+    drain: str | None = None
 
 
 class Fetch(Step):
@@ -44,6 +46,7 @@ class Fetch(Step):
     command = "fetch"
     to: str
     streams: Annotated[int, Field(ge=1, le=64)] | None = None
+    evict: bool = False
 
 
 class Verify(Step):
@@ -61,6 +64,21 @@ class Verify(Step):
         return self
 
 
+class Export(Step):
+    """Write the data set for a trainer."""
+
+    command = "export"
+    dir: str
+    to: str
+    format: Literal["specforge", "speculators"]
+    prompts: str | None = None
+    mask: Literal["prompts", "all"] = "prompts"
+    engine: str | None = None
+    trunk: str | None = None
+    copy_: bool = Field(False, alias="copy")
+    partial: bool = False
+
+
 class Stop(Step):
     """Stop the server."""
 
@@ -73,7 +91,9 @@ class Diagnose(Step):
     command = "diagnose"
 
 
-STEPS: dict[str, type[Step]] = {kind.command: kind for kind in (Deploy, Launch, Extract, Fetch, Verify, Stop, Diagnose)}
+STEPS: dict[str, type[Step]] = {
+    kind.command: kind for kind in (Deploy, Launch, Extract, Fetch, Verify, Export, Stop, Diagnose)
+}
 
 
 class Playbook(BaseModel):

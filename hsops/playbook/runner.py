@@ -55,6 +55,9 @@ class Result(Protocol):
     @property
     def data(self) -> dict[str, Any]: ...
 
+    @property
+    def summary(self) -> str: ...
+
 
 Action = Callable[[Step], Result]
 
@@ -108,9 +111,11 @@ def _do(
     try:
         result = actions[step.command](step)
         lines, code, data, error = list(result.lines), result.exit_code, result.data, None
+        summary = result.summary
     except HsopsError as failure:
         lines, code, data, error = [failure.message], failure.exit_code, {"errors": failure.as_json()}, failure
+        summary = ""
     if not error:
         for line in lines:
             emit(Note(line))
-    return Done(step.command, code, now() - started, lines[-1] if lines else "", data), error
+    return Done(step.command, code, now() - started, summary or (lines[-1] if lines else ""), data), error

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hsops.core.errors import HsopsError
-from hsops.core.events import Event, Picture, Progress, Trace
+from hsops.core.events import Event, Picture, Progress, Together, Trace
 from hsops.render import progress, streams
 from hsops.render.describe import describe
 
@@ -28,12 +28,14 @@ class Outcome:
         lines: the same for people, plain text.
         exit_code: see docs/reference/exit-codes.md.
         errors: entries of the envelope's ``errors``; their presence makes ``ok`` false.
+        summary: the line that says it in short, for a playbook's table; empty: the last one.
     """
 
     data: dict[str, Any] = field(default_factory=dict)
     lines: Iterable[str] = ()
     exit_code: int = 0
     errors: tuple[dict[str, Any], ...] = ()
+    summary: str = ""
 
 
 class Console:
@@ -53,6 +55,7 @@ class Console:
         self.heard = True  # somebody still reads standard output
         self._live_shown, self._lock = False, threading.Lock()
         self._block = 0  # lines of the picture on the screen
+        self._together: dict[str, str] = {}  # the live line of each thing that goes on at once, by task
 
     def emit(self, event: Event) -> None:
         """Show one event: a JSON line, or lines on stderr for people. From any thread: several hosts tell at once."""
@@ -60,7 +63,10 @@ class Console:
             self._emit(event)
 
     def _emit(self, event: Event) -> None:
-        if isinstance(event, Picture):
+        if isinstance(event, Together):
+            self._together = dict.fromkeys(event.tasks, "")
+            self._block = 0  # what they came to stays
+        elif isinstance(event, Picture):
             if self.terminal:
                 self._picture(list(describe(event)))
         elif self.as_json:
@@ -68,7 +74,9 @@ class Console:
         elif isinstance(event, Trace) and self.terminal:
             pass
         elif isinstance(event, Progress):
-            if self.terminal:
+            if self.terminal and self._together:
+                self._live_together(event)
+            elif self.terminal:
                 self._live(progress.line(event))
             elif self._pace.wants(event):
                 self._say(progress.line(event))
@@ -110,6 +118,16 @@ class Console:
         width = shutil.get_terminal_size().columns - 1
         self._err(f"\r\x1b[K{text[:width]}")
         self._live_shown = True
+
+    def _live_together(self, event: Progress) -> None:
+        """Rewrite the live lines; of what else is told in between, a check before a fetch, a line while it lasts."""
+        own = progress.line(event)
+        lines = [own if task == event.task else text for task, text in self._together.items()]
+        if event.task in self._together:
+            self._together[event.task] = own
+        elif event.done < event.total:
+            lines.append(own)
+        self._picture([text for text in lines if text])
 
     def raw(self, data: bytes) -> None:
         """Bytes for stdout exactly as they are: ``hsops logs``."""

@@ -17,7 +17,10 @@ def outcome(exported: Exported, *, folder: str, to: str) -> Outcome:
     """Exit 1 when there is no data set."""
     errors = tuple({"type": "Finding", **asdict(f), "message": f"{f.file}: {f.reason}"} for f in exported.findings)
     data = {"folder": folder, "to": to, **asdict(exported)}
-    return Outcome(data, list(lines(exported, to=to)), 0 if exported.complete else 1, errors)
+    said = (
+        f"{exported.samples:,} samples · in {to} for {exported.format}" if exported.complete else f"no data set in {to}"
+    )
+    return Outcome(data, list(lines(exported, to=to)), 0 if exported.complete else 1, errors, said)
 
 
 def lines(exported: Exported, *, to: str) -> Iterator[str]:

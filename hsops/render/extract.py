@@ -18,12 +18,13 @@ SHOWN = 10
 INTERRUPTED = 130
 
 
-def outcome(extracted: Extracted, failures: Path | None = None) -> Outcome:
+def outcome(extracted: Extracted, failures: Path | None = None, *, drained: bool = False) -> Outcome:
     """Exit 3 when a prompt was given up, that of the error when a server was lost and prompts are left.
 
     Args:
         extracted: what was done.
         failures: file for the prompts that were given up.
+        drained: a fetch goes on beside it, and need not be named as the next thing to do.
     """
     if failures:
         failures.write_text("".join(json.dumps(asdict(one)) + "\n" for one in extracted.failures), encoding="utf-8")
@@ -32,7 +33,7 @@ def outcome(extracted: Extracted, failures: Path | None = None) -> Outcome:
     if extracted.interrupted:
         errors.append({"type": "Interrupted", "message": "interrupted"})
     code = INTERRUPTED if extracted.interrupted else extracted.stopped.exit_code if extracted.stopped else 3
-    return Outcome(_data(extracted), list(lines(extracted)), code if errors else 0, tuple(errors))
+    return Outcome(_data(extracted), list(lines(extracted, drained=drained)), code if errors else 0, tuple(errors))
 
 
 def _data(extracted: Extracted) -> dict[str, Any]:
@@ -45,12 +46,12 @@ def _data(extracted: Extracted) -> dict[str, Any]:
     return data | {"servers": [asdict(row) for row in rows]}
 
 
-def lines(extracted: Extracted) -> Iterator[str]:
+def lines(extracted: Extracted, *, drained: bool = False) -> Iterator[str]:
     """The report."""
     sums = f"{extracted.tokens:,} tokens · {size(extracted.bytes)}"
-    fetch = _fetch(extracted.servers)
+    fetch = "" if drained else f"next: {_fetch(extracted.servers)}"
     if extracted.already == extracted.prompts:
-        yield f"{extracted.already:,} of {extracted.prompts:,} done already · {sums} · next: {fetch}"
+        yield f"{extracted.already:,} of {extracted.prompts:,} done already · {sums}" + (f" · {fetch}" if fetch else "")
         return
     already = f" · {extracted.already:,} were done already" if extracted.already else ""
     errors = f"{len(extracted.failures)} errors"
@@ -63,8 +64,10 @@ def lines(extracted: Extracted) -> Iterator[str]:
     elif extracted.interrupted:
         left = extracted.prompts - extracted.samples - len(extracted.failures)
         yield f"interrupted: {left:,} are left; the same line again goes on with them"
-    else:
-        yield f"next: {fetch}" if not extracted.failures else "next: the same line again tries what is missing"
+    elif extracted.failures:
+        yield "next: the same line again tries what is missing"
+    elif fetch:
+        yield fetch
 
 
 def _failures(failures: tuple[Failure, ...]) -> Iterator[str]:

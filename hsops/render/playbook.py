@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from hsops.core.units import count, size
 from hsops.playbook.load import Plan
-from hsops.playbook.runner import Report, StepStarted
+from hsops.playbook.runner import Done, Report, StepStarted
 from hsops.render.describe import describe
 from hsops.render.progress import clock
 
@@ -19,8 +20,35 @@ def plan_lines(plan: Plan) -> Iterator[str]:
     """What would be done."""
     yield f"{plan.name}: {len(plan.steps)} steps" + (f", then {plan.on_failure} on failure" if plan.on_failure else "")
     for number, step in enumerate(plan.steps, 1):
-        options = {name: value for name, value in step.model_dump().items() if value not in (None, False)}
+        options = {name: value for name, value in step.model_dump(by_alias=True).items() if value not in (None, False)}
         yield f"  {number}  {step.command:<9} " + " · ".join(f"{name} {value}" for name, value in options.items())
+
+
+def closing_lines(report: Report) -> Iterator[str]:
+    """What a data set came to, once it is here: ``10,000 samples · 17.3 M tokens · 924 GiB · 0 errors · ...``.
+
+    Nothing when a step failed: then its reason is the last word. The figures are those of the step that read all of it,
+    so they say what is here, not what was sent.
+    """
+    brought, verified, exported = (_last(report, *names) for names in (("extract", "fetch"), ("verify",), ("export",)))
+    fetched = brought.data.get("fetch", brought.data) if brought else {}
+    if report.exit_code or "troubles" not in fetched:
+        return
+    seen = verified.data if verified and "samples" in verified.data else fetched
+    faults = len(seen.get("findings", ())) + len(fetched["troubles"]) + len(fetched.get("failed", ()))
+    figures = f"{seen['samples']:,} samples · {count(seen['tokens'])} tokens · {size(seen['bytes'])}"
+    faults += len(exported.data.get("left_out", ())) if exported else 0
+    figures += f" · {faults} errors"
+    if exported:
+        yield f"{figures} · every file verified · in {exported.data['to']} for {exported.data['format']}"
+    elif seen is fetched:
+        yield f"{figures} · every file checked        next: hsops verify {fetched['to']}"
+    else:
+        yield f"{figures} · every file verified        next: hsops export --format specforge {seen['folder']} --to DIR"
+
+
+def _last(report: Report, *commands: str) -> Done | None:
+    return next((done for done in reversed(report.steps) if done.command in commands), None)
 
 
 def report_lines(plan: Plan, report: Report) -> Iterator[str]:

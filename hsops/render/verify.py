@@ -17,7 +17,8 @@ SHOWN_OUTLIERS = 5
 def outcome(verified: Verified, *, folder: str) -> Outcome:
     """Exit 1 when anything is wrong."""
     errors = tuple({"type": "Finding", **asdict(f), "message": f"{f.file}: {f.reason}"} for f in verified.findings)
-    return Outcome({"folder": folder, **asdict(verified)}, list(lines(verified)), 1 if errors else 0, errors)
+    data = {"folder": folder, **asdict(verified)}
+    return Outcome(data, list(lines(verified)), 1 if errors else 0, errors, total(verified))
 
 
 def lines(verified: Verified) -> Iterator[str]:
@@ -28,16 +29,21 @@ def lines(verified: Verified) -> Iterator[str]:
         yield f"{finding.file:<{widths[0]}}  {finding.code:<{widths[1]}}  {finding.reason}"
     if len(verified.findings) > SHOWN:
         yield f"and {len(verified.findings) - SHOWN:,} more (--json has all)"
-    rate = f" ({size(verified.bytes / verified.seconds)}/s)" if verified.seconds else ""
-    compared = f" · {verified.compared:,} held against their prompts" if verified.compared else ""
-    failed = f" · {verified.failed:,} failed on the host and have no dump" if verified.failed else ""
-    yield (
-        f"{verified.samples:,} samples · {verified.tokens:,} tokens · {size(verified.bytes)} · "
-        f"{len(verified.findings):,} faults · {verified.seconds:.1f} s{rate}{compared}{failed}"
-    )
+    yield total(verified)
     yield from norms(verified.norms)
     if any(f.code in ("missing", "size", "checksum", "part") for f in verified.findings):
         yield "next: hsops fetch brings what is missing or damaged here again"
+
+
+def total(verified: Verified) -> str:
+    """The sums."""
+    rate = f" ({size(verified.bytes / verified.seconds)}/s)" if verified.seconds else ""
+    compared = f" · {verified.compared:,} held against their prompts" if verified.compared else ""
+    failed = f" · {verified.failed:,} failed on the host and have no dump" if verified.failed else ""
+    return (
+        f"{verified.samples:,} samples · {verified.tokens:,} tokens · {size(verified.bytes)} · "
+        f"{len(verified.findings):,} faults · {verified.seconds:.1f} s{rate}{compared}{failed}"
+    )
 
 
 def norms(found: Sequence[Norms]) -> Iterator[str]:

@@ -9,16 +9,30 @@ from pathlib import Path
 
 import pytest
 
+from tests.running import wait_for
+
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 PLAYBOOK = Path(__file__).parents[2] / "playbooks/extract.yaml"
 SAMPLES = 12
+DUMPS_MIB = 1  # of the host's file system: the samples of the drained job need three times as much
 
 
 def hsops(inventory: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run hsops on the lab, nobody at the keyboard."""
     command = [sys.executable, "-m", "hsops", "-i", str(inventory), *words]
     return subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=500, check=False)
+
+
+def start(inventory: Path, *words: str) -> subprocess.Popen[str]:
+    """The same, to be killed."""
+    command = [sys.executable, "-m", "hsops", "-i", str(inventory), *words]
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def on_the_host(inventory: Path) -> list[Path]:
+    """Dumps that are there still."""
+    return list((inventory.parent / "dumps").rglob("*.safetensors"))
 
 
 def envelope(done: subprocess.CompletedProcess[str]) -> dict:
@@ -34,10 +48,14 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def lab_inventory(lab, folder):
-    """The lab's inventory with a dump folder of its own: other tests leave samples in the lab's."""
+    """The lab's inventory with a dump folder of its own, which is small: other tests leave samples in the lab's."""
     text, path = lab.inventory.read_text(), folder / "inventory.yaml"
-    path.write_text(re.sub(r"dumps: .*", f"dumps: {folder / 'dumps'}", text))
-    return path
+    dumps = folder / "dumps"
+    dumps.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DUMPS_MIB}m", "hsops-test", str(dumps)], check=True)
+    path.write_text(re.sub(r"dumps: .*", f"dumps: {dumps}", text))
+    yield path
+    subprocess.run(["umount", "--lazy", str(dumps)], check=True)
 
 
 @pytest.fixture(scope="module")
@@ -84,22 +102,40 @@ def test_one_line_from_a_bare_host_to_verified_dumps_and_again(lab_inventory, pr
     first = hsops(lab_inventory, *words, "--json")
     again = hsops(lab_inventory, *words, "--json")
 
-    assert [step["command"] for step in envelope(looked)["data"]["steps"]] == [
-        "deploy",
-        "launch",
-        "extract",
-        "fetch",
-        "verify",
-    ]
+    assert [step["command"] for step in envelope(looked)["data"]["steps"]] == ["deploy", "launch", "extract", "verify"]
     assert first.returncode == 0, first.stdout[-3000:] + first.stderr[-3000:]
     steps = {step["command"]: step for step in envelope(first)["data"]["steps"]}
     assert steps["verify"]["data"]["samples"] == SAMPLES
     assert len(list(to.glob("*.safetensors"))) == SAMPLES
+    assert steps["extract"]["data"]["fetch"]["evicted"] == SAMPLES
+    assert on_the_host(lab_inventory) == []
     assert again.returncode == 0, again.stdout[-3000:]
     steps = {step["command"]: step for step in envelope(again)["data"]["steps"]}
     assert "nothing to do" in steps["deploy"]["summary"]
     assert "already healthy" in steps["launch"]["summary"]
-    assert steps["fetch"]["data"]["fetched"] == 0
+    assert steps["extract"]["data"]["already"] == SAMPLES  # though the host has none of them any more
+    assert steps["extract"]["data"]["fetch"]["fetched"] == 0
+
+
+@pytest.mark.usefixtures("prompts")
+def test_a_data_set_larger_than_the_host_comes_through_a_kill_of_the_client(lab_inventory, tmp_path):
+    """Drained while it runs; the client is killed in the middle, and the same line ends it, with a word for people."""
+    to, many, rng = tmp_path / "hs", tmp_path / "many.jsonl", random.Random(5)
+    lines = [{"id": f"drained-{i}", "input_ids": [rng.randrange(3, 256) for _ in range(50)]} for i in range(60)]
+    many.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    first = start(lab_inventory, *job(many, to))
+    wait_for(lambda: len(list(to.glob("*.safetensors"))) >= 10, "dumps that are here already", 120)
+    first.kill()
+    first.wait()
+
+    done = hsops(lab_inventory, *job(many, to))
+
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    last = done.stdout.splitlines()[-1]
+    assert last.startswith("60 samples · 3,000 tokens · ")
+    assert "0 errors · every file verified        next: hsops export" in last
+    assert len(list(to.glob("*.safetensors"))) == 60
+    assert on_the_host(lab_inventory) == []
 
 
 @pytest.mark.usefixtures("prompts")

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from hsops.core.dumps import MANIFEST
+from hsops.core.errors import HsopsError
 from hsops.core.events import ignore
 from hsops.core.inventory import HostSpec
 from hsops.fetch.dumps import Dumps, Until
@@ -118,6 +119,52 @@ def test_the_end_of_the_run_ends_it(here: Place, agent: Agent) -> None:
     thread.join(60)
 
     assert len(found[0].files) == 4 and not found[0].troubles
+    here.assert_nothing_torn()
+
+
+def test_the_end_of_the_writer_ends_it_after_one_more_look(here: Place, agent: Agent) -> None:
+    """What was written just before it said so comes, though no line was heard of."""
+    over = threading.Event()
+    dumps = Dumps(agent, str(here.source), ignore, Until(over=over.is_set))
+    found = []
+
+    def follow() -> None:
+        found.append(fetch(agent, dumps, here.to, Wish(Streams(1, 2), follow=True, evict=True), ignore))
+
+    thread = threading.Thread(target=follow, daemon=True)
+    thread.start()
+    wait_for(lambda: len(list(here.to.glob("*.safetensors"))) == 3, "what was there")
+    make_big(here.source, "last", MIB)
+    over.set()
+    thread.join(60)
+
+    assert len(found[0].files) == found[0].evicted == 4 and not found[0].troubles
+    assert left(here) == set()
+
+
+def test_who_asked_for_it_can_end_it(here: Place, agent: Agent) -> None:
+    """What came is kept, and nothing is half there."""
+    enough = threading.Event()
+
+    def check() -> None:
+        if enough.is_set():
+            raise HsopsError("enough")
+
+    dumps = Dumps(agent, str(here.source), ignore, Until(over=lambda: False))
+    found = []
+
+    def follow() -> None:
+        with pytest.raises(HsopsError, match="enough"):
+            fetch(agent, dumps, here.to, Wish(Streams(1, 2), follow=True, check=check), ignore)
+        found.append(True)
+
+    thread = threading.Thread(target=follow, daemon=True)
+    thread.start()
+    wait_for(lambda: len(list(here.to.glob("*.safetensors"))) == 3, "what was there")
+    enough.set()
+    thread.join(60)
+
+    assert found
     here.assert_nothing_torn()
 
 

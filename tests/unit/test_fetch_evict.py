@@ -110,9 +110,12 @@ class Host:
 
     def __init__(self) -> None:
         self.host, self.asked = SimpleNamespace(name="h"), list[str]()
+        self.missing = False
 
     def call(self, _verb: str, *, files: list[list[str]], **_: object) -> dict[str, Any]:
         self.asked += [name for name, *_ in files]
+        if self.missing:
+            return {"removed": [], "kept": {name: "missing" for name, *_ in files}}
         return {"removed": [name for name, *_ in files], "kept": {}}
 
 
@@ -258,6 +261,22 @@ def test_the_ledger_is_of_one_host(tmp_path: Path) -> None:
 
     assert host.asked == [sample.file] * 2
     assert [json.loads(line)["host"] for line in lines] == ["h", "h", "other", "other"]
+
+
+def test_what_a_dead_client_had_removed_is_asked_for_once_more_only(tmp_path: Path) -> None:
+    """Its ledger has no line of it: without one every later run would read the copy again."""
+    sample, host = make(tmp_path, "a", [1, 2, 3]), Host()
+    host.missing = True
+    with open_folder(tmp_path, DumpLayout()) as folder:
+        counts = []
+        for _ in range(2):
+            evictor = Evictor(host, "/dumps", folder, ignore)  # type: ignore[arg-type]
+            evictor.put([file_of(sample, "{}")])
+            evictor.finish()
+            counts.append((evictor.files, evictor.kept))
+
+    assert host.asked == [sample.file]
+    assert counts == [(0, {}), (0, {})]
 
 
 @pytest.mark.parametrize("answer", ["removed", "changed", "missing", "lost"])

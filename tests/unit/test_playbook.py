@@ -7,13 +7,14 @@ import pytest
 from hsops.core.errors import ConfigError, UnhealthyError
 from hsops.core.events import ignore
 from hsops.playbook.load import load
-from hsops.playbook.model import Extract, Verify
-from hsops.playbook.runner import run
+from hsops.playbook.model import Export, Extract, Verify
+from hsops.playbook.runner import Done, Report, run
 from hsops.render.console import Outcome
+from hsops.render.playbook import closing_lines
 
 ROOT = Path(__file__).parents[2]
 FINE = Outcome({}, ["fine"])
-ORDER = ["deploy", "launch", "extract", "fetch", "verify"]
+ORDER = ["deploy", "launch", "extract", "verify"]
 
 
 def faults(tmp_path: Path, text: str, **given: str) -> list[str]:
@@ -25,12 +26,12 @@ def faults(tmp_path: Path, text: str, **given: str) -> list[str]:
 
 
 def test_the_shipped_playbook_is_the_main_job():
-    """playbooks/extract.yaml does deploy, launch, extract, fetch, verify, with the variables of the command line."""
+    """playbooks/extract.yaml does deploy, launch, a drained extract, verify, with the variables of the command line."""
     plan = load(ROOT / "playbooks/extract.yaml", {"prompts": "p.jsonl", "to": "/data/hs"})
 
     assert [step.command for step in plan.steps] == ORDER
-    assert plan.steps[2] == Extract(prompts="p.jsonl")
-    assert plan.steps[4] == Verify(dir="/data/hs", prompts="p.jsonl")
+    assert plan.steps[2] == Extract(prompts="p.jsonl", drain="/data/hs")
+    assert plan.steps[3] == Verify(dir="/data/hs", prompts="p.jsonl")
     assert plan.on_failure == "diagnose"
 
 
@@ -50,7 +51,7 @@ def test_every_fault_is_shown_with_its_place(tmp_path):
 
     assert found == [
         "3:5: steps[0].depoly: no step 'depoly'; did you mean 'deploy'? "
-        "(deploy, launch, extract, fetch, verify, stop, diagnose)",
+        "(deploy, launch, extract, fetch, verify, export, stop, diagnose)",
         "4:17: steps[1].fetch.to: nobody sets {dir}; add --set dir=...",
         "4:26: steps[1].fetch.stream: unknown key; did you mean 'streams'?",
         "5:40: steps[2].extract.concurrency: expected an integer, got 'many'",
@@ -94,7 +95,7 @@ def test_steps_run_in_order_and_stop_at_the_first_failure():
         ("launch", Outcome({"verdict": {"class": "x"}}, ["stalled"], 7), False),
         ("launch", Outcome({}, ["port taken"], 1), False),
         ("extract", Outcome({}, ["a prompt is too long"], 4), False),
-        ("fetch", Outcome({}, ["2 missing"], 3), True),
+        ("extract", Outcome({}, ["2 missing"], 3), True),
         ("extract", Outcome({}, ["Ctrl-C"], 130), False),
     ],
 )
@@ -111,9 +112,71 @@ def test_a_diagnosis_is_made_where_the_server_may_be_to_blame(step, outcome, loo
 def test_a_step_that_is_only_partly_done_stops_the_run():
     """A non-zero exit code without an exception counts as a failure too."""
     plan = load(ROOT / "playbooks/extract.yaml", {})
-    actions = dict.fromkeys([*ORDER, "diagnose"], lambda _: FINE) | {"fetch": lambda _: Outcome({}, ["2 missing"], 3)}
+    actions = dict.fromkeys([*ORDER, "diagnose"], lambda _: FINE) | {"extract": lambda _: Outcome({}, ["2 missing"], 3)}
 
     report = run(plan, actions, ignore)
 
     assert report.exit_code == 3
     assert report.steps[-1].summary == "2 missing"
+
+
+def test_a_step_is_summed_up_by_its_own_word_or_its_last_line():
+    """A table of norms below the sums is no summary."""
+    plan = load(ROOT / "playbooks/extract.yaml", {})
+    actions = dict.fromkeys([*ORDER, "diagnose"], lambda _: FINE)
+    actions |= {"verify": lambda _: Outcome({}, ["9 samples", "boundary 1  14.7"], summary="9 samples")}
+
+    report = run(plan, actions, ignore)
+
+    assert [done.summary for done in report.steps] == ["fine", "fine", "fine", "9 samples"]
+
+
+def test_an_export_step_takes_the_options_of_the_command(tmp_path):
+    """Under their names, `copy` too; a trainer that nobody knows is a fault with its place."""
+    path = tmp_path / "p.yaml"
+    path.write_text("name: x\nsteps:\n  - export: {dir: hs, to: train, format: specforge, copy: true}\n")
+    bad = "name: x\nsteps:\n  - export: {dir: hs, to: train, format: eagle, copie: true}\n"
+
+    plan = load(path, {})
+
+    assert plan.steps == (Export(dir="hs", to="train", format="specforge", copy=True),)
+    assert plan.steps[0].model_dump(by_alias=True)["copy"] is True
+    assert faults(tmp_path, bad) == [
+        "3:42: steps[0].export.format: input should be 'specforge' or 'speculators', got 'eagle'",
+        "3:49: steps[0].export.copie: unknown key; did you mean 'copy'?",
+    ]
+
+
+FETCHED = {"samples": 9, "tokens": 900, "bytes": 2048, "troubles": [], "failed": {}, "to": "hs"}
+VERIFIED = {"samples": 10_000, "tokens": 17_312_345, "bytes": 924 << 30, "findings": [], "folder": "hs"}
+MADE = {"to": "train", "format": "specforge"}
+
+
+def step(command, data, code=0):
+    return Done(command, code, 1.0, "", data)
+
+
+@pytest.mark.parametrize(
+    "steps,said",
+    [
+        (
+            [step("extract", {"fetch": FETCHED}), step("verify", VERIFIED)],
+            "10,000 samples · 17.3 M tokens · 924 GiB · 0 errors · every file verified        "
+            "next: hsops export --format specforge hs --to DIR",
+        ),
+        (
+            [step("extract", {}), step("fetch", FETCHED)],
+            "9 samples · 900 tokens · 2 KiB · 0 errors · every file checked        next: hsops verify hs",
+        ),
+        (
+            [step("fetch", FETCHED), step("verify", VERIFIED), step("export", MADE)],
+            "10,000 samples · 17.3 M tokens · 924 GiB · 0 errors · every file verified · in train for specforge",
+        ),
+        ([step("extract", {"fetch": FETCHED}), step("verify", VERIFIED, 1)], None),
+        ([step("extract", {}), step("verify", {"checks": []})], None),
+        ([step("deploy", {}), step("launch", {})], None),
+    ],
+)
+def test_the_last_line_says_what_the_data_set_came_to(steps, said):
+    """Only figures of a step that read what is here; nothing when a step failed, or nothing was brought."""
+    assert list(closing_lines(Report(tuple(steps)))) == ([said] if said else [])

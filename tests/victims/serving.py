@@ -5,7 +5,8 @@ its dump folder, and ``N`` counts them from 1. ``die=N`` ends it at that one wit
 dump and before the answer, ``hang=N`` answers nothing from there on, and /health is 503. ``busy=N``, ``breaks=N``: the
 first N are refused with 503 and 500. ``bad=ID``: that one's dump fails each time. ``refuse=ID``: that one is answered
 with 400. ``tokens=N``: what ``/server_info`` says that it holds. ``pause=MS`` before each answer; ``holds=FILE``: until
-there is such a file. When it dies it leaves ``died``. The most tokens that were ever asked for at once are in ``most``.
+there is such a file, but for the first ``free=N``. When it dies it leaves ``died``. The most tokens that were ever
+asked for at once are in ``most``.
 """
 
 import http.server
@@ -62,7 +63,7 @@ class Answer(http.server.BaseHTTPRequestHandler):
             return
         number = self._count(body, len(body["input_ids"]))
         time.sleep(wish("pause") / 1000)
-        while "holds" in WISHES and not Path(WISHES["holds"]).exists():
+        while "holds" in WISHES and number > wish("free") and not Path(WISHES["holds"]).exists():
             time.sleep(0.01)
         try:
             self._generate(body, number)
