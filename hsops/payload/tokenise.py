@@ -157,7 +157,9 @@ def main() -> None:
         out.flush()
 
     wanted = json.loads(sys.stdin.buffer.readline())
-    os.environ.update({"TOKENIZERS_PARALLELISM": "false", **wanted["env"]})
+    os.environ.update(
+        {"TOKENIZERS_PARALLELISM": "false", **wanted["env"], "CUDA_VISIBLE_DEVICES": ""}
+    )  # no GPU's memory
     try:
         tokenizer = load(wanted)
     except Exception as error:  # noqa: BLE001 - so may a tokenizer's own code
