@@ -30,7 +30,7 @@ def direct(params: "dict[str, Any]") -> None:
 
     ``params``: ``folder``; ``identity``, this end's key and certificate; ``peer``, the client's certificate (PEM);
     ``window``, bytes that may be under way on one connection, 0: as the system has it.
-    Event, once: ``listening`` {"address", "port"}. Nothing follows.
+    Event, once: ``listening`` {"address", "port", "cores"}. Nothing follows.
     """
     client, _, address, _ = os.environ.get("SSH_CONNECTION", "   ").split(" ")
     if not address:
@@ -41,7 +41,7 @@ def direct(params: "dict[str, Any]") -> None:
         _widen(listener, int(params["window"]))
         listener.bind(place)
         listener.listen(64)
-        protocol.emit("listening", address=address, port=listener.getsockname()[1])
+        protocol.emit("listening", address=address, port=listener.getsockname()[1], cores=os.cpu_count())
         _Door(context, send.folder_of(params), client.partition("%")[0]).keep(listener)
 
 

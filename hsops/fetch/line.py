@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -20,6 +21,7 @@ from hsops.remote.host import FAR_S
 
 BULK = Deadline(connect=15.0, idle=30.0, total=None)
 WORTH = 16 << 20  # bytes from which on a way beside SSH is looked for: a firewall may cost two seconds
+MANY = 8  # cores at both ends from which on ssh brings more: each stream has processes of its own, TLS is ours
 
 
 class Line(Protocol):
@@ -166,7 +168,8 @@ def ways(agent: Agent, source: str, way: Channel, size: int | None, emit: Emit) 
 
     Args:
         agent, source: whose files.
-        way: what is wanted; ``auto`` tries beside SSH for two seconds, where it is worth it.
+        way: what is wanted; ``auto`` tries beside SSH for two seconds, where it is worth it: one process of Python is
+            at the other end of all direct connections, and on many cores (``MANY``) ssh's own processes bring more.
         size: bytes that are to come; None: not known yet.
         emit: told the way.
 
@@ -178,32 +181,39 @@ def ways(agent: Agent, source: str, way: Channel, size: int | None, emit: Emit) 
     if way == "ssh" or (way == "auto" and (few or agent.host.via or agent.host.address is None)):
         yield Ways(agent, source)
         return
-    with _tried(agent, source, FIRST_S if way == "auto" else BULK.connect) as (direct, first, why):
+    with _tried(agent, source, way) as (direct, first, why):
         if direct:
             emit(Note(f"the bytes come over TLS beside SSH, from {direct.place}", name))
         elif way == "direct":
             fix = "--channel auto falls back to ssh; or open the host's ports for this machine"
-            raise NoDirectWayError(f"there is no direct connection: {why}", host=name, fix=fix)
+            raise NoDirectWayError(f"there is no direct connection: {why.removeprefix(_SLOWER)}", host=name, fix=fix)
         else:
-            emit(Note(f"the bytes come over ssh; a direct connection would be faster, but: {why}", name))
+            emit(Note(f"the bytes come over ssh{why}", name))
         yield Ways(agent, source, direct, first, only=way == "direct")
 
 
+_SLOWER = "; a direct connection would be faster, but: "
+
+
 @contextmanager
-def _tried(agent: Agent, source: str, seconds: float) -> Iterator[tuple[Direct | None, Connection | None, str]]:
-    """The door and a connection through it, if one can be made, else why not."""
+def _tried(agent: Agent, source: str, way: Channel) -> Iterator[tuple[Direct | None, Connection | None, str]]:
+    """The door and a connection through it, if one can be made and is wanted, else why not."""
     entering = opened(agent, source)
     try:
         direct = entering.__enter__()
     except (NoDirectWayError, RemoteError) as error:  # if the host is not there at all, a line over ssh tells
-        yield None, None, error.message
+        yield None, None, _SLOWER + error.message
         return
     first: Connection | None = None
     try:
+        cores = min(os.cpu_count() or 1, direct.place.cores)
+        if way == "auto" and cores >= MANY and agent.host.round_trip < FAR_S:
+            yield None, None, f": with {cores} cores at both ends its processes bring more than one process's TLS"
+            return
         try:
-            first = direct.connect(seconds)
+            first = direct.connect(FIRST_S if way == "auto" else BULK.connect)
         except NoDirectWayError as error:
-            yield None, None, error.message
+            yield None, None, _SLOWER + error.message
         else:
             yield direct, first, ""
     finally:

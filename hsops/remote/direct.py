@@ -41,10 +41,11 @@ class NoDirectWayError(UnreachableError):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the agent listens: one address after the other is tried."""
+    """Where the agent listens: one address after the other is tried. ``cores`` of its machine: 0, not told."""
 
     addresses: tuple[str, ...]
     port: int
+    cores: int = 0
 
     def __str__(self) -> str:
         address = self.addresses[0]
@@ -205,7 +206,7 @@ def _listening(events: Iterator[dict[str, Any]], host: str, known: str) -> Place
     try:
         told = next(events, {})
         addresses = (known, str(told["address"]))
-        return Place(tuple(dict.fromkeys(filter(None, addresses))), int(told["port"]))
+        return Place(tuple(dict.fromkeys(filter(None, addresses))), int(told["port"]), int(told.get("cores") or 0))
     except AgentError as error:
         raise NoDirectWayError(error.message, host=host) from None
     except (KeyError, TypeError, ValueError):

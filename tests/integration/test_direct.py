@@ -243,13 +243,30 @@ def test_a_client_whose_certificate_is_refused_takes_ssh(
 
 
 def test_auto_takes_the_way_beside_ssh(agent: Agent, here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where it can be had in time."""
+    """Where it can be had in time, and this machine has few cores."""
     monkeypatch.setattr(line, "FIRST_S", 30.0)
+    monkeypatch.setattr(line, "MANY", 1 << 20)
 
     with ways(agent, str(here.source), "auto", WORTH, lambda _: None) as found:
         assert found.name == "direct"
         found.shut(UnreachableError("cut"), lambda _: None)
         assert found.name == "ssh"
+
+
+@pytest.mark.parametrize("far, name", [(0.0, "ssh"), (0.1, "direct")])
+def test_auto_takes_ssh_between_many_cores(
+    agent: Agent, here: Place, monkeypatch: pytest.MonkeyPatch, far: float, name: str
+) -> None:
+    """Its processes bring more there than one process's TLS; not over a long line."""
+    monkeypatch.setattr(line, "FIRST_S", 30.0)
+    monkeypatch.setattr(line, "MANY", 1)
+    monkeypatch.setattr(type(agent.host), "round_trip", property(lambda _: far))
+    told = list[Event]()
+
+    with ways(agent, str(here.source), "auto", WORTH, told.append) as found:
+        assert found.name == name
+
+    assert ("cores at both ends" in str(told)) == (name == "ssh")
 
 
 def test_an_impostor_is_told_from_the_agent(agent: Agent, here: Place) -> None:
