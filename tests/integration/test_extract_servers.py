@@ -258,7 +258,7 @@ def test_the_failed_prompts_are_written_to_a_file(tmp_path: Path) -> None:
 
     assert told.exit_code == 3
     assert [json.loads(line) for line in (tmp_path / "failed.jsonl").read_text().splitlines()] == [
-        {"id": "p1", "line": 2, "attempts": 3, "reason": "a row is lost", "server": "a", "tried": [
+        {"id": "p1", "line": 2, "attempts": 3, "reason": "a row is lost", "server": "a", "row": False, "tried": [
             {"server": "a", "time": 5.0, "reason": "a row is lost"}]}
     ]  # fmt: skip
     outcome(EMPTY, tmp_path / "failed.jsonl")
