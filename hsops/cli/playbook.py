@@ -107,6 +107,7 @@ def _extract(step: Extract, server: str) -> extract.Wish:
         concurrency=step.concurrency or extract.CONCURRENCY,
         relaunch=step.relaunch or 0,
         drain=step.drain or "",
+        tokenized=Path(step.tokenized).expanduser() if step.tokenized else None,
     )
 
 

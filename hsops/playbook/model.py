@@ -38,6 +38,7 @@ class Extract(Step):
     concurrency: Annotated[int, Field(ge=1, le=1024)] | None = None
     relaunch: Annotated[int, Field(ge=0, le=100)] | None = None
     drain: str | None = None
+    tokenized: str | None = None
 
 
 class Fetch(Step):

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from hsops.cli.playbook import _extract
 from hsops.core.errors import ConfigError, UnhealthyError
 from hsops.core.events import ignore
 from hsops.playbook.load import load
@@ -180,3 +181,14 @@ def step(command, data, code=0):
 def test_the_last_line_says_what_the_data_set_came_to(steps, said):
     """Only figures of a step that read what is here; nothing when a step failed, or nothing was brought."""
     assert list(closing_lines(Report(tuple(steps)))) == ([said] if said else [])
+
+
+def test_extract_keeps_what_it_tokenised(tmp_path):
+    """For the steps after it, which know no tokenizer; without the option nothing is written."""
+    path = tmp_path / "p.yaml"
+    steps = "[{extract: {prompts: a, tokenized: ~/t.jsonl}}, {extract: {prompts: a}}]"
+    path.write_text(f"name: p\nsteps: {steps}\n")
+
+    kept, plain = (_extract(step, "tiny").tokenized for step in load(path, {}).steps)
+
+    assert (kept, plain) == (Path("~/t.jsonl").expanduser(), None)
