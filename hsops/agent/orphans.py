@@ -74,6 +74,12 @@ def stop(params: "dict[str, Any]") -> "dict[str, Any]":
                 "beside": held.beside, "unwritten": lacks.told}  # fmt: skip
 
 
+def ranks(params: "dict[str, Any]") -> "set[int]":
+    """Pids of SGLang's ranks and helpers whose launcher is gone, without asking who holds GPU memory."""
+    seen = _Seen(params, gpus=False)
+    return {pid for pid in seen.kinds() if "sglang::" in procs.title(pid) and not seen.launched(pid)}
+
+
 class _Tree:
     """A process and all that was ever seen below it, also when their parent is gone by now."""
 
@@ -91,7 +97,7 @@ class _Tree:
 class _Seen:
     """Every process, its run, and its GPU memory, at one moment."""
 
-    def __init__(self, params: "dict[str, Any]") -> None:
+    def __init__(self, params: "dict[str, Any]", gpus: bool = True) -> None:
         self.snapshot = procs.Snapshot()
         self.everyone = self.snapshot.everyone
         self.ours: dict[int, str] = {}  # pid -> run of this state folder
@@ -103,7 +109,7 @@ class _Seen:
                 self.lost.add(run.id)
             self.ours.update(dict.fromkeys(pids, run.id))
         self.others = self._others()
-        self.apps, self.could_not = self._holders()
+        self.apps, self.could_not = self._holders() if gpus else ([], None)
 
     def _others(self) -> "dict[int, str]":
         """pid -> run of another state folder, with all below it."""
@@ -130,7 +136,7 @@ class _Seen:
             run = self.ours.get(pid) or self.others.get(pid)
             if run and (run in self.lost if pid in self.ours else not self._above(pid, "run-exec")):
                 found[pid] = "no-supervisor"
-            elif not run and "sglang::" in procs.title(pid) and not self._launched(pid):
+            elif not run and "sglang::" in procs.title(pid) and not self.launched(pid):
                 found[pid] = "no-launcher"
         for pid, mib in self._mib().items():
             if mib >= _LEAST_MIB and pid in self.everyone and not self.ours.get(pid) and not self.others.get(pid):
@@ -190,7 +196,7 @@ class _Seen:
             held[row["pid"]] = held.get(row["pid"], 0) + row["mib"]
         return held
 
-    def _launched(self, pid: int) -> bool:
+    def launched(self, pid: int) -> bool:
         """Up the tree from one of SGLang's processes stands its launcher: another Python that is no ``sglang::``.
 
         Whoever adopted an orphan has no SGLang and is no Python: init, a shell, a container's first process. A rank

@@ -71,7 +71,7 @@ class Probe:
         log = self._look("log", self._log) or {}
         with ThreadPoolExecutor(3) as pool:
             http = pool.submit(self._http, port) if port else None
-            gpus = pool.submit(lambda: self._look("gpus", lambda: probe_gpus.gpus(self._left(3.0))))
+            gpus = pool.submit(lambda: self._look("gpus", self.gpus))
             ras = pool.submit(self._ras)
             self._timed("sample", self._sample)
             self._timed("stacks", self._stacks)
@@ -138,6 +138,17 @@ class Probe:
         """NCCL's own view, where there are ranks that could wait for each other."""
         several = len(self._watched("scheduler")) > 1
         return self._look("ras", lambda: probe_gpus.ras(self._left(2.0))) if several else None
+
+    def gpus(self) -> "dict[str, Any]":
+        """As ``probe_gpus.gpus``; where this server is gone also which holders of memory have no launcher."""
+        found = probe_gpus.gpus(self._left(3.0))
+        if found["gpu_apps"] and not self._watched("launcher"):
+            from hsops.agent import orphans  # with what it takes to end them: seldom needed
+
+            alone = orphans.ranks(self.params)
+            for app in found["gpu_apps"]:
+                app["orphan"] = app["pid"] in alone
+        return found
 
     def _http(self, port: int) -> "dict[str, Any]":
         found: dict[str, Any] = {"number": port, "listener": procs.listener(port)}

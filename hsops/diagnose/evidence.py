@@ -99,12 +99,16 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class GpuApp:
-    """A process that holds GPU memory, as the driver tells: MiB, and the GPU's index; None where it does not say."""
+    """A process that holds GPU memory, as the driver tells: MiB, and the GPU's index; None where it does not say.
+
+    ``orphan``: one of SGLang's that has no launcher any more; a rank of a server that lives is none.
+    """
 
     pid: int
     memory: float | None
     name: str
     gpu: int | None = None
+    orphan: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,11 +200,25 @@ class Evidence:
 
         Of a server on several nodes only some ranks are here, so none is missed.
         """
-        if self.log and self.log.summary.args.get("nnodes", "1") != "1":
+        if self.several_nodes or self.unnamed:
             return ()
         seen = bool(self.dead) or (self.log is not None and "distributed-begin" in self.log.summary.reached)
-        unnamed = any(p.role == "child" for p in self.processes)
-        return tuple(r for r in range(self.tp) if r not in self.ranks) if seen and not unnamed else ()
+        return tuple(r for r in range(self.tp) if r not in self.ranks) if seen else ()
+
+    @property
+    def several_nodes(self) -> bool:
+        """Only a part of the server is on this host."""
+        return self.log is not None and self.log.summary.args.get("nnodes", "1") != "1"
+
+    @property
+    def unnamed(self) -> bool:
+        """A child has no title yet: it may be whoever seems to be missing, who sets it after its imports."""
+        return any(p.role == "child" and not p.dead for p in self.processes)
+
+    def was_seen(self, role: str) -> bool:
+        """The run's supervisor saw who had this title, and its process is not there any more."""
+        pid = self.run.rank_pids.get(role) if self.run else None
+        return pid is not None and pid not in {p.pid for p in self.processes if not p.dead}
 
     @property
     def health(self) -> Answer | None:

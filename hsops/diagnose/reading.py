@@ -168,7 +168,9 @@ def _effort(raw: Raw) -> dict[str, Any]:
 
 def _apps(raw: Raw) -> tuple[GpuApp, ...]:
     apps = raw.get("gpu_apps") or ()
-    return tuple(GpuApp(a["pid"], a.get("memory"), a.get("name", ""), a.get("gpu")) for a in apps)
+    return tuple(
+        GpuApp(a["pid"], a.get("memory"), a.get("name", ""), a.get("gpu"), a.get("orphan", False)) for a in apps
+    )
 
 
 def _gpu(raw: Raw) -> Gpu:

@@ -98,17 +98,22 @@ def rank_died(ev: Evidence) -> Verdict | None:
 def detokenizer_died(ev: Evidence) -> Verdict | None:
     """The server was up, the schedulers live, the detokenizer does not.
 
-    Where /health still says 200 nothing goes through it (--skip-tokenizer-init); then its recorded end has to tell.
+    It is gone only when it was there. A small model is loaded, and HTTP up, before the detokenizer has done its imports
+    and has its title; of several nodes the first one has it. Where /health still says 200 nothing goes through it
+    (--skip-tokenizer-init); then its recorded end has to tell.
     """
     up = ev.log is not None and "http" in ev.log.summary.reached
     end = ev.run.helpers.get("detokenizer") if ev.run else None
+    known = bool(end) or ev.was_seen("detokenizer")
     if not (ev.live and ev.alive and ev.ranks and up) or ev.detokenizer or (ev.healthy and not end):
+        return None
+    if not known and (ev.unnamed or ev.several_nodes):
         return None
     how = f": {end}" if end else ""
     lost = "only requests for token ids are answered" if ev.healthy else "no answer can leave the server"
     return Verdict(
         "detokenizer-died",
-        "high",
+        "high" if known else "medium",
         f"the detokenizer is gone{how}; {lost}",
         cite.everything(ev),
         remedy="hsops launch --replace --wait-healthy",

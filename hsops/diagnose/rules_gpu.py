@@ -8,6 +8,8 @@ from statistics import median
 from hsops.diagnose import cite
 from hsops.diagnose.evidence import Evidence
 from hsops.diagnose.processes import Process
+from hsops.diagnose.rules_ended import rank_died
+from hsops.diagnose.rules_log import named_cause
 from hsops.diagnose.stages import patience
 from hsops.diagnose.verdict import Finding, Verdict
 
@@ -113,13 +115,18 @@ def nccl_names_the_rank(ev: Evidence) -> Verdict | None:
 
 
 def left_on_gpu(ev: Evidence) -> Verdict | None:
-    """The server is gone, and a process of SGLang's still holds memory on a GPU."""
+    """The server is gone, and a process that it left, or that an older one left, still holds memory on a GPU.
+
+    Ranks of other servers that live are none of them. What the log names as the cause comes before what was left.
+    """
     if not ev.live or ev.alive:
         return None
     ours = {p.pid for p in ev.processes if not p.dead}
-    held = [a for a in ev.gpu_apps if a.pid in ours or "sglang" in a.name]
-    if not held:
+    held = [a for a in ev.gpu_apps if a.pid in ours or a.orphan]
+    if not held or named_cause(ev):
         return None
+    if not any(a.pid in ours for a in held) and rank_died(ev):
+        return None  # an older server's: it did not end this one's rank
     pids = " ".join(str(a.pid) for a in held)
     return Verdict(
         "orphan-holds-gpu",

@@ -69,8 +69,8 @@ def cases_of(gpus: int) -> dict[str, tuple[int, tuple[Case, ...]]]:
         "killed": (tp, (Case("SIGKILL", "kv-cache", last, ("rank-killed",), last, ends=True),)),
         "port": (1, (Case("port", "kv-cache", 0, ("port-in-use",), ends=True),)),
         "path": (1, (Case("path", "start", 0, ("model-path-missing",), ends=True),)),
-        "low": (1, (Case("little-memory", "start", 0, MEMORY, ends=True),)),
-        "memory": (1, (Case("memory", "start", 0, MEMORY, ends=True),)),
+        "low": (1, (Case("little-memory", "start", 0, MEMORY, 0, ends=True),)),
+        "memory": (1, (Case("memory", "start", 0, MEMORY, 0, ends=True),)),
     }
 
 

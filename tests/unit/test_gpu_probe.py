@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from hsops.agent import probe_gpus
+from hsops.agent import probe_gpus, procs
+from hsops.agent.ending import until
+from hsops.agent.probe import Probe
 from hsops.agent.probe_tools import CouldNot
 from hsops.diagnose import judge
 from hsops.diagnose.ras import parse
@@ -94,6 +100,28 @@ def test_a_driver_that_does_not_answer_is_left(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(CouldNot) as caught:
         probe_gpus.gpus(0.2)
     assert caught.value.why == "timed-out"
+
+
+def test_a_rank_below_its_launcher_is_no_orphan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two ranks that no run here knows: Python is above one, as a server by hand; the other's launcher has ended."""
+    rank = ["sglang::scheduler_TP0", "60"]
+    below = subprocess.Popen(rank, executable="/bin/sleep")
+    code = f"import subprocess; print(subprocess.Popen({rank}, executable='/bin/sleep', stdout=2).pid)"
+    words = [sys.executable, "-c", code]
+    said = subprocess.run(words, start_new_session=True, stdout=subprocess.PIPE, text=True, check=True).stdout
+    alone = int(said)
+    try:
+        until(lambda: all("sglang::" in procs.title(pid) for pid in (below.pid, alone)), 60.0)  # empty after exec
+        rows = "".join(f"echo '{pid}, 4020, 00000000:00:06.0, sglang::scheduler'; " for pid in (below.pid, alone))
+        tool(tmp_path, f'case "$1" in *query-gpu*) echo "0, 5, 31, 2002, 9.1, 70.00";; *) {rows};; esac')
+        monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+        found = Probe({"state_dir": str(tmp_path), "budget_s": 60.0}).gpus()
+    finally:
+        below.kill()
+        below.wait()
+        os.kill(alone, signal.SIGKILL)
+
+    assert [(app["pid"], app["orphan"]) for app in found["gpu_apps"]] == [(below.pid, False), (alone, True)]
 
 
 MISMATCH = """NCCL version 2.24.3 compiled with CUDA 12.5

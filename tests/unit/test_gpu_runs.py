@@ -39,11 +39,14 @@ FOUND = {  # run -> class and rank from all that was seen, and what the log alon
     "H-imports": ("starting", None, {UNKNOWN}),
     "H-kernel": ("health-false-negative-under-load", None, {"healthy-slow-start"}),  # a second after the last answer
     "H-killed": ("rank-killed", 0, {"scheduler-killed-oom"}),
+    "H-little-memory": ("cuda-oom-kv", 0, {"cuda-oom-kv"}),  # beside ranks of three other servers on its GPU
+    "H-memory": ("cuda-oom-kv", 0, {"cuda-oom-kv"}),
     "H-path": ("model-path-missing", None, {"model-path-missing"}),
     "H-port": ("port-in-use", None, {UNKNOWN}),  # before the server has tried to listen
     "H-spin": ("warmup-deadlock-busy-wait", None, {UNKNOWN}),
     "H-stopped": ("rank-stopped", 0, {"loading"}),
     "H-stopped-serving": ("rank-stopped", 0, {"healthy-slow-start"}),
+    "H-untitled": ("starting", None, {UNKNOWN}),  # HTTP is up before the detokenizer has done its imports
     "R0-later": ("collective-mismatch", None, {UNKNOWN}),
 }
 
