@@ -246,7 +246,7 @@ def watch(lab: Practice, seen: Seen, ended: threading.Event) -> None:
 
 def tail(folder: Path) -> list[str]:
     """The last lines that the client said."""
-    return (folder / "said").read_text(errors="replace").splitlines()[-8:]
+    return (folder / "said").read_text(errors="replace").replace(f"{folder}/", "").splitlines()[-8:]
 
 
 def count(lab: Practice, to: Path, seen: Seen) -> dict[str, Any]:
