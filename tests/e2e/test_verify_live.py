@@ -41,11 +41,12 @@ def verify_live(lab: Practice) -> tuple[int, dict[str, Any]]:
 
 
 def verify_strictly(lab: Practice) -> tuple[int, dict[str, Any]]:
-    """As ``verify_live``, but what is rounding in another pass is beyond the limit: the second stage is driven."""
+    """As ``verify_live``, but every pair counts as one that failed by size: the lab's states are equal to the bit."""
     words = ["-i", str(lab.inventory), "--json", "verify", "--live"]
     code = (
-        "import dataclasses, runpy, sys; from hsops.verify.live.judge import LIMITS; "
-        "LIMITS['F32'] = dataclasses.replace(LIMITS['F32'], median=1e-9); "
+        "import runpy, sys; from hsops.verify.live import bench, checks, second; "
+        "bench.by_size = lambda *_: True; "
+        "second.judge_pair = lambda name, *_: checks.Check(name, checks.FAIL, 'imagined'); "
         f"sys.argv[1:] = {words!r}; runpy.run_module('hsops', run_name='__main__')"
     )
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
@@ -79,10 +80,10 @@ def test_states_that_differ_by_size_are_sent_again_with_log_probabilities(lab: P
 
     found = by_name(data)
     assert code == 1
-    assert {name for name, check in found.items() if check["status"] == "fail"} == {"batch", "cut"}, found
-    for name in ("batch", "cut"):
+    assert {name for name, check in found.items() if check["status"] == "fail"} == {"repeat", "batch", "cut"}, found
+    for name in ("repeat", "batch", "cut"):
         server = found[name]["figures"]["server"]
-        assert 200 < server["rows"] <= 299, found[name]
+        assert server["rows"] == 299, found[name]
         assert server["moved"] < server["rounding"], found[name]
         assert (server["lm_head"]["state"], server["lm_head"]["tokens"]) == ("final", 299)
         assert server["lm_head"]["median"] < server["rounding"]
