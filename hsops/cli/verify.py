@@ -16,7 +16,7 @@ def verify(
     ctx: typer.Context,
     folder: Annotated[str, typer.Argument(metavar="DIR", help="Where hsops fetch put the dumps.")] = "",
     prompts: Annotated[
-        str, typer.Option(metavar="PROMPTS", help="Every prompt must have a dump of exactly its tokens.")
+        str, typer.Option("--prompts", metavar="PROMPTS", help="Every prompt must have a dump of exactly its tokens.")
     ] = "",
     live: Annotated[
         bool, typer.Option("--live", help="No folder: check the capture of the running, healthy server.")

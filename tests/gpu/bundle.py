@@ -26,7 +26,17 @@ LIMIT = 56 << 20  # bytes: what fits beside the repository in one carry of 64 Mi
 FLASHINFER = "flashinfer_python==0.6.11.post1"  # what sglang 0.5.12.post1 asks for
 TOOLS = ("strace", "libunwind8")
 SSH = ("sshd", "ssh", "ssh-keygen")
-SSH_PACKAGES = ("paramiko", "fabric", "invoke", "bcrypt", "PyNaCl", "cryptography", "Deprecated", "decorator")
+SSH_PACKAGES = (
+    "paramiko",
+    "fabric",
+    "invoke",
+    "bcrypt",
+    "PyNaCl",
+    "cryptography",
+    "Deprecated",
+    "decorator",
+    "backports.zstd",
+)
 OF_GLIBC = ("libc.so", "libresolv.so", "libm.so", "libpthread.so", "libdl.so", "librt.so")  # the machine's own
 CONSTRAINTS = HERE.parents[1] / "constraints.txt"
 SBIN = "/usr/sbin:/usr/bin:/sbin:/bin"
