@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import random
 from collections.abc import Iterator
@@ -60,15 +62,26 @@ def aborted_in_the_middle(server: Client) -> None:
     print(f"aborted in the middle: {line['status']}, {line['reason'] or 'SGLang computed it to its end'}")
 
 
+def more_and_more(server: Client, number: int) -> None:
+    """Prompts as long as anybody answers, so that something is under way whenever the stop comes."""
+    with contextlib.suppress(httpx.HTTPError):
+        for i in itertools.count():
+            ids = prompts.tokens(random.Random(1000 * number + i), LONG)
+            body = {"rid": f"hs-more.{number}-{i}", "input_ids": ids, "sampling_params": {"max_new_tokens": 1}}
+            httpx.post(f"{server.base}/generate", json=body, timeout=60, trust_env=False).raise_for_status()
+
+
 def stopped_in_the_middle(lab: Practice, folder: Path) -> None:
     """What was begun is swept at the next start; the manifest's lines are true; a rerun brings the rest."""
     server = client.of(lab)
     wanted = {f"p{i}": prompts.tokens(random.Random(i), LONG) for i in range(SAMPLES)}
     asked = prompts.write(folder / "stopped.jsonl", wanted, "stopped")
-    with ThreadPoolExecutor(SAMPLES) as pool:
+    with ThreadPoolExecutor(2 * SAMPLES) as pool:
         for name, ids in wanted.items():
             body = {"rid": f"hs-stopped.{name}", "input_ids": ids, "sampling_params": {"max_new_tokens": 1}}
             pool.submit(httpx.post, f"{server.base}/generate", json=body, timeout=60, trust_env=False)
+        for i in range(SAMPLES):
+            pool.submit(more_and_more, server, i)
         wait_for(lambda: any("stopped" in part for part in server.parts()), "a dump that is being written")
         lab.do("stop")
 
