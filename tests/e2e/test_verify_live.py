@@ -110,6 +110,28 @@ def test_ctrl_c_leaves_nothing(lab: Practice) -> None:
     assert verify_live(lab)[0] == 0
 
 
+@pytest.mark.skipif(not os.environ.get("HSOPS_MATRIX"), reason="a minute: make matrix runs it")
+def test_a_model_that_computes_otherwise_in_large_passes_is_no_fault(
+    lab: Practice, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The states are far apart, and so are the server's own log-probabilities, which the captured ones give."""
+    naive.install(lab.site)
+    lab.change("servers", "tiny", env={naive.OTHERWISE: "1"})
+    lab.do("launch", "--replace", "--wait-healthy", timeout=8 * MINUTES)
+
+    code, data = verify_live(lab)
+
+    lab.change("servers", "tiny", env={naive.OTHERWISE: ""})
+    found = by_name(data)
+    assert (code, {name: check["status"] for name, check in found.items()}) == (0, dict.fromkeys(found, "pass"))
+    for name in ("batch", "cut"):
+        assert "the model's own doing" in found[name]["reason"]
+        server = found[name]["figures"]["server"]
+        assert server["moved"] > 10 * server["rounding"] > 10 * server["lm_head"]["median"]
+    with capsys.disabled():
+        print("".join(f"\n  {check['status']} {check['title']}: {check['reason']}" for check in found.values()), end="")
+
+
 @pytest.mark.skipif(not os.environ.get("HSOPS_MATRIX"), reason="two minutes: make matrix runs it")
 def test_wrong_captures_fail_the_checks_made_for_them(lab: Practice, capsys: pytest.CaptureFixture[str]) -> None:
     """The sum before the all-reduce, references instead of copies, and a last state without its residual."""

@@ -3,7 +3,8 @@
 ``install`` puts this file and a ``.pth`` line into a lab; there it takes the place of the payload's strategies in
 servers that have HSOPS_NAIVE set: one kind for each boundary, separated by commas. Everything else stays ours: which
 requests, which rows, which file. HSOPS_NAIVE_FINAL takes the last layer's output for the last state, without
-the residual; HSOPS_NAIVE_RADIX switches the prefix cache on behind the backs of command line and contract.
+the residual; HSOPS_NAIVE_RADIX switches the prefix cache on behind the backs of command line and contract. With
+HSOPS_OTHERWISE the capture is right and the model is odd: in passes of more than 512 rows its embedding is another one.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 NAME, VARIABLE = "hsops_test_naive", "HSOPS_NAIVE"
 FINAL, RADIX = "HSOPS_NAIVE_FINAL", "HSOPS_NAIVE_RADIX"
+OTHERWISE, LARGE = "HSOPS_OTHERWISE", 512
 PLAIN_ADD, NO_CLONE = "plain-add", "no-clone"
 
 
@@ -71,6 +73,21 @@ def cache_prefixes(scheduler: ModuleType) -> None:
         build(self, server_args, *args, **kwargs)
 
     scheduler.Scheduler.__init__ = __init__
+
+
+def compute_otherwise(embedding: ModuleType) -> None:
+    """As kernels do that are chosen by the shape of a pass, only more so; the same on every rank."""
+    import torch
+
+    forward = embedding.VocabParallelEmbedding.forward
+
+    def other(self: Any, ids: Any) -> Any:
+        found = forward(self, ids)
+        if len(found) <= LARGE:
+            return found
+        return found * (1 + 0.3 * torch.sin(torch.arange(found.shape[-1], device=found.device))).to(found.dtype)
+
+    embedding.VocabParallelEmbedding.forward = other
 
 
 def object_to_nothing(contract: ModuleType) -> None:
@@ -125,5 +142,6 @@ KINDS = {PLAIN_ADD: plain_add, NO_CLONE: no_clone}
 WRONG = {
     VARIABLE: (("hsops_hs_dump.taps", replace),),
     FINAL: (("hsops_hs_dump.taps", forget_residual),),
+    OTHERWISE: (("sglang.srt.layers.vocab_parallel_embedding", compute_otherwise),),
     RADIX: (("sglang.srt.managers.scheduler", cache_prefixes), ("hsops_hs_dump.contract", object_to_nothing)),
 }
