@@ -11,12 +11,13 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+import yaml
 
 from hsops import lab as labs
 from hsops.core.inventory_file import load
@@ -42,6 +43,21 @@ class Running:
     inventory: Path
     dumps: Path
     folder: Path
+
+    def with_second_server(self) -> Running:
+        """The same with a server ``two`` of one rank beside it."""
+        raw = yaml.safe_load(self.inventory.read_text())
+        tiny = raw["servers"]["tiny"]
+        env = {**tiny["env"], "SGLANG_CPU_OMP_THREADS_BIND": "0"}  # a processor a rank
+        raw["servers"]["two"] = {**tiny, "tp": 1, "env": env}
+        path = self.folder / "two.yaml"
+        path.write_text(yaml.safe_dump(raw))
+        return replace(self, inventory=path)
+
+    @property
+    def second(self) -> Running:
+        """Where ``two`` writes."""
+        return replace(self, dumps=self.dumps.parent / "two")
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         """Start ``hsops --json WORDS``."""
@@ -243,6 +259,32 @@ def test_a_server_that_dies_in_the_middle_is_told_and_started_again(running: Run
     assert (data["samples"], data["failures"], data["already"]) == (120, [], before)
     assert data["servers"][0]["relaunched"] == 2
     assert set(Counter(line["id"] for line in running.lines("dies")).values()) == {1}
+
+
+def test_two_servers_share_a_list_and_one_dies(running: Running) -> None:
+    """The other does the rest; each prompt once; one fetch brings both, and the folder verifies."""
+    if running.sglang != "0.5.9":
+        pytest.skip("nothing of it depends on the release")
+    both = running.with_second_server()
+    both.do("launch", "two", "--wait-healthy")
+    prompts, to = str(both.prompts("share", 400)), str(both.folder / "share")
+    (run,) = (r for r in both.do("status")["data"]["runs"] if r["server"] == "two" and r["phase"] == "running")
+    process = both.start("extract", prompts, "-s", "tiny,two", "--concurrency", "2")
+    second = both.second
+    both.wait_for(lambda: len(second.lines("share")) >= 5 and len(both.lines("share")) >= 5, "five dumps of each")
+
+    os.kill(run["pid"], signal.SIGKILL)
+    data = ended(process, 0)["data"]
+
+    one, two = data["servers"]
+    assert (data["samples"], data["failures"]) == (400, [])
+    assert "died" in two["error"] and (one["error"], one["samples"] + two["samples"]) == ("", 400)
+    made = Counter(line["id"] for place in (both, second) for line in place.lines("share"))
+    assert set(made.values()) == {1} and len(made) == 400
+    assert both.do("extract", prompts, "-s", "tiny,two")["data"]["already"] == 400
+    assert both.do("fetch", "-s", "tiny", "-s", "two", "--to", to)["data"]["samples"] >= 400
+    verified = both.do("verify", to, "--prompts", prompts)["data"]
+    assert (verified["findings"], verified["compared"]) == ([], 400)
 
 
 def rank(running: Running) -> int:
