@@ -107,7 +107,7 @@ def drive(session: Session, wish: Wish) -> Outcome:
         specs[0].name,
         wish.drain,
         frozenset(prompt.id for prompt in read),
-        lambda check: extracted(replace(job, drained=Drained(home(wish.drain), check))),
+        lambda check: extracted(replace(job, drained=Drained(Path(wish.drain).expanduser(), home(wish.drain), check))),
     )
 
 

@@ -72,11 +72,20 @@ def chat(key: str, turns: Any, tools: Any = None) -> Chat:
     return found
 
 
+def without_none(value: Any) -> Any:
+    """A dataset's cell without the keys that only other rows have: Arrow gives every object all keys of all rows."""
+    if isinstance(value, dict):
+        return {key: without_none(one) for key, one in value.items() if one is not None}
+    return [without_none(one) for one in value] if isinstance(value, list) else value
+
+
 def _turn(given: Any) -> dict[str, Any] | tuple[str, str]:
     """One message; or the key of what is wrong in it, and what is."""
     if not isinstance(given, dict):
         return "", "expected an object with role and content"
-    turn: dict[str, Any] = {k: v for k, v in given.items() if v is not None}  # a dataset has every key in every row
+    turn: dict[str, Any] = {
+        k: v for k, v in given.items() if v is not None
+    }  # in OpenAI's objects a null key is one left out
     if "from" in turn and "role" not in turn:
         speaker = turn.pop("from")
         if not isinstance(speaker, str) or speaker not in SHAREGPT:

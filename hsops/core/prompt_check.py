@@ -17,7 +17,7 @@ from hsops.core.prompts import LARGEST_TOKEN, Prompt
 
 BODIES = ("input_ids", "messages", "conversations", "text")
 """Keys of which a prompt has one. Of a dataset's columns the first of these counts."""
-_CHATS = ("messages", "conversations")
+CHATS = ("messages", "conversations")
 _HALF = re.compile("[\ud800-\udfff]")  # a lone surrogate, which no UTF-8 can carry to the server
 
 
@@ -160,7 +160,7 @@ class Check:
 
     def _mask(self, place: Place, value: Mapping[str, Any]) -> bytes:
         mask, ids = value["loss_mask"], value.get("input_ids")
-        if any(key in value for key in _CHATS):
+        if any(key in value for key in CHATS):
             self._fault(place, ("loss_mask",), "loss_mask", "the chat template makes it of messages; leave it out")
         elif not isinstance(mask, list) or not mask:
             message = "empty" if mask == [] else f"expected a list of 0 and 1, got {shown(mask)}"

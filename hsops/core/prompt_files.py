@@ -15,7 +15,8 @@ from hsops.core import prompt_lines
 from hsops.core.errors import ConfigError, Fault
 from hsops.core.events import Emit, Note, ignore
 from hsops.core.json_place import column
-from hsops.core.prompt_check import BODIES, Check, Line, Row, shown
+from hsops.core.messages import without_none
+from hsops.core.prompt_check import BODIES, CHATS, Check, Line, Row, shown
 from hsops.core.prompt_lines import DamagedError, lines
 from hsops.core.prompts import SHOWN, Prompt, shorten
 
@@ -173,14 +174,14 @@ def _of_dataset(path: Path, emit: Emit) -> Iterator[Prompt | Fault]:
     made = "id" not in table.columns
     if made:
         emit(Note(f"{path} has no column 'id': ids are made of the row's number, row-00000000 and so on"))
-    faults = list[Fault]()
+    faults, nested = list[Fault](), (*CHATS, "tools")
     check = Check(faults.append)
     for item in table.rows([key for key in ("id", bodies[0], "loss_mask", "tools") if key in table.columns]):
         if isinstance(item, Fault):
             yield item
             return
         number, row = item
-        value = {key: cell for key, cell in row.items() if cell is not None}
+        value = {k: without_none(cell) if k in nested else cell for k, cell in row.items() if cell is not None}
         if made:
             value["id"] = f"row-{number:08d}"
         elif type(value.get("id")) is int:

@@ -74,7 +74,7 @@ def _files(path: Path) -> tuple[Path, ...]:
     if path.is_file():
         return (path,)
     if not path.is_dir():
-        return _one_split(path, _split_files(path)) if _split_files(path) else _missing(path)
+        return _one_split(path, found) if (found := split_files(path)) else _missing(path)
     if (path / _SPLITS).is_file():
         splits = _json(path / _SPLITS).get("splits")
         named = [name for name in splits if isinstance(name, str)] if isinstance(splits, list) else []
@@ -146,8 +146,8 @@ def _split(folder: Path, file: Path) -> str:
     return str(inner) if stem.isdigit() else str(inner / stem)
 
 
-def _split_files(path: Path) -> list[Path]:
-    """The parquet files of split ``path.name`` in the folder that it would lie in."""
+def split_files(path: Path) -> list[Path]:
+    """The parquet files of split ``path.name`` in the folder that it would lie in; needs no pyarrow."""
     folder = path.parent
     found = sorted(folder.glob("*.parquet")) if folder.is_dir() else []
     return [file for file in found if _split(folder, file) == path.name]

@@ -34,10 +34,12 @@ class Drained:
     """A fetch beside an extract, that makes room on the host.
 
     Args:
-        home: dumps that are here already, by id, whatever the hosts still know of them.
+        folder: where it fetches to.
+        home: dumps that are there already, by id, whatever the hosts still know of them.
         check: called twice a second; what it raises ends the extract, and what is done stays done.
     """
 
+    folder: Path
     home: Mapping[str, Sample]
     check: Callable[[], None]
 
@@ -172,11 +174,24 @@ def plan_of(job: Job, listings: dict[str, Listing]) -> Plan:
     known = [prompt for prompt in job.prompts if prompt.tokens]
     manifests = [listing.samples for listing in listings.values()] + ([job.drained.home] if job.drained else [])
     samples = latest(sample for manifest in manifests for sample in manifest.values())
-    todo = plan(known, samples, job.places[0].capture, file=str(job.file))
+    where = partial(_folders, job, listings)
+    todo = plan(known, samples, job.places[0].capture, file=str(job.file), where=where)
     if todo.faults:
-        fix = "give these prompts other ids, or remove the old dumps on the host together with their manifest lines"
+        fix = "give these prompts other ids, or remove the old dumps there together with their manifest lines"
         raise ConfigError(shorten(list(todo.faults)), fix=fix)
     return todo
+
+
+def _folders(job: Job, listings: Mapping[str, Listing], sample: Sample) -> str:
+    """All that hold this dump: one that was fetched may still be on its host."""
+    found = [
+        f"{place.agent.host.name}:{place.folder}"
+        for place in job.places
+        if listings[place.server].samples.get(sample.id) == sample
+    ]
+    if job.drained and job.drained.home.get(sample.id) == sample:
+        found.append(str(job.drained.folder))
+    return " and ".join(found)
 
 
 def _settled(job: Job, lanes: Sequence[Lane], emit: Emit) -> tuple[Prompt, ...]:

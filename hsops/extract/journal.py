@@ -22,6 +22,8 @@ from platformdirs import user_state_path
 from hsops.core.dumps import token_hash
 from hsops.core.errors import LockedError
 from hsops.core.events import Emit, Note
+from hsops.core.prompt_files import STDIN
+from hsops.core.prompt_tables import split_files
 from hsops.core.prompts import Prompt
 
 VERSION = 1
@@ -38,13 +40,17 @@ create table if not exists attempts (
 
 
 def journal_path(prompts: Path) -> Path | None:
-    """The journal of a prompts file, or of a folder; none of a pipe, whose name tells nothing of what comes through."""
-    if not prompts.is_file() and not prompts.is_dir():
+    """The journal of a prompts file, a folder or a split; none of a pipe, whose name tells nothing of its content."""
+    if str(prompts) == STDIN or not (prompts.is_file() or prompts.is_dir() or _is_split(prompts)):
         return None
     whole = prompts.absolute()
     name = "".join(c if c.isalnum() or c in "._-" else "_" for c in prompts.name)[:40]
     digest = hashlib.sha256(str(whole).encode("utf-8", "surrogateescape")).hexdigest()[:12]
     return user_state_path("hsops") / "extract" / f"{name}-{digest}.sqlite"
+
+
+def _is_split(prompts: Path) -> bool:
+    return not prompts.exists() and bool(split_files(prompts))
 
 
 @contextmanager
@@ -74,8 +80,9 @@ def only_one(journal: Path, server: str, prompts: Path) -> Iterator[None]:
         except OSError:
             yield
             return
-        os.ftruncate(handle, 0)
-        os.write(handle, str(os.getpid()).encode())
+        with suppress(OSError):  # a full disk: it is locked all the same, only the message to others has no pid
+            os.ftruncate(handle, 0)
+            os.write(handle, str(os.getpid()).encode())
         yield
     finally:
         os.close(handle)
@@ -125,7 +132,7 @@ class Journal:
     def attempts(self, prompt: Prompt) -> tuple[Tried, ...]:
         """Every attempt of this very prompt, of earlier extracts too, the first one first."""
         wanted = (prompt.id, token_hash(prompt.tokens))
-        query = "select server, time, reason from attempts where id = ? and tokens = ? order by time"
+        query = "select server, time, reason from attempts where id = ? and tokens = ? order by rowid"
         found = self._do(lambda base: base.execute(query, wanted).fetchall())
         return tuple(Tried(str(server), float(at), str(reason)) for server, at, reason in found or ())
 

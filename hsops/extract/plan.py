@@ -7,7 +7,7 @@ keeps only what no manifest can say, and nothing here asks it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hsops.core.dumps import FINAL_STATES, ITEM_BYTES, Sample, token_hash
@@ -62,7 +62,14 @@ class RowSize:
         return tokens * (states * self.hidden_size * self.item_bytes + 8) + HEADER_BYTES
 
 
-def plan(prompts: Sequence[Prompt], samples: Mapping[str, Sample], capture: Capture, *, file: str) -> Plan:
+def plan(
+    prompts: Sequence[Prompt],
+    samples: Mapping[str, Sample],
+    capture: Capture,
+    *,
+    file: str,
+    where: Callable[[Sample], str],
+) -> Plan:
     """Compare prompts with the manifest.
 
     Args:
@@ -70,6 +77,7 @@ def plan(prompts: Sequence[Prompt], samples: Mapping[str, Sample], capture: Capt
         samples: the manifest by id; a failed sample is tried again.
         capture: what is wanted.
         file: name of the prompts file, for faults.
+        where: the folders that hold a sample, for faults.
     """
     todo, done, faults = [], [], []
     for prompt in prompts:
@@ -77,7 +85,7 @@ def plan(prompts: Sequence[Prompt], samples: Mapping[str, Sample], capture: Capt
         if sample is None or not sample.ok:
             todo.append(prompt)
         elif why := difference(sample, prompt, capture):
-            message = f"the host has a dump of {prompt.id!r} already, {why}"
+            message = f"there is a dump of {prompt.id!r} already in {where(sample)}, {why}"
             faults.append(prompt.fault(file, "", message))
         else:
             done.append(sample)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from hsops.core.dumps import Sample, token_bytes, token_hash
-from hsops.core.errors import HsopsError, SpaceError, UsageError
+from hsops.core.errors import ConfigError, HsopsError, SpaceError, UsageError
 from hsops.core.inventory import HsDumpPatch, ServerSpec
 from hsops.core.prompts import Prompt
+from hsops.extract.extract import Drained, Job, plan_of
 from hsops.extract.ledger import Ledger
 from hsops.extract.plan import HEADER_BYTES, Capture, RowSize, capture_of, plan, row_size
 from hsops.extract.settle import limits_of, refused
@@ -24,12 +27,17 @@ PROMPT = Prompt("a", 4, token_bytes([5, 6, 7]))
 SAMPLE = replace(BASE, hidden_size=64, bytes=2000, token_hash=token_hash(token_bytes([5, 6, 7])))
 
 
+def nowhere(_: Sample) -> str:
+    """Of prompts without a fault nobody asks."""
+    raise AssertionError
+
+
 def test_what_has_its_dump_is_done_and_what_failed_is_tried_again() -> None:
     """A rerun sends only what is missing, in the file's order."""
     prompts = [PROMPT, replace(PROMPT, id="b", line=5), replace(PROMPT, id="c", line=6)]
     failed = replace(SAMPLE, id="b", status="failed", checksum="", bytes=0)
 
-    result = plan(prompts, {"a": SAMPLE, "b": failed}, WANTED, file="p.jsonl")
+    result = plan(prompts, {"a": SAMPLE, "b": failed}, WANTED, file="p.jsonl", where=nowhere)
 
     assert [p.id for p in result.todo] == ["b", "c"]
     assert (result.done, result.faults) == ((SAMPLE,), ())
@@ -46,16 +54,37 @@ def test_what_has_its_dump_is_done_and_what_failed_is_tried_again() -> None:
 )
 def test_a_dump_of_something_else_under_the_same_id_is_a_fault(changes: dict[str, object], why: str) -> None:
     """It is neither taken for done nor overwritten; the prompt's line is named."""
-    result = plan([PROMPT], {"a": replace(SAMPLE, **changes)}, WANTED, file="p.jsonl")  # type: ignore[arg-type]
+    result = plan([PROMPT], {"a": replace(SAMPLE, **changes)}, WANTED, file="p.jsonl", where=lambda s: f"h:/d/{s.id}")  # type: ignore[arg-type]
 
     (fault,) = result.faults
     assert (fault.file, fault.line) == ("p.jsonl", 4)
-    assert fault.message == f"the host has a dump of 'a' already, {why}"
+    assert fault.message == f"there is a dump of 'a' already in h:/d/a, {why}"
 
 
 def test_a_dump_without_token_hash_is_told_by_its_length() -> None:
     """An older writer: the best there is."""
-    assert plan([PROMPT], {"a": replace(SAMPLE, token_hash="")}, WANTED, file="p").done
+    assert plan([PROMPT], {"a": replace(SAMPLE, token_hash="")}, WANTED, file="p", where=nowhere).done
+
+
+@pytest.mark.parametrize(
+    "on_host, at_home, told",
+    [(True, True, "h:/shm/d and /data/d"), (True, False, "h:/shm/d"), (False, True, "/data/d")],
+)
+def test_the_folders_with_a_dump_of_something_else_are_named(on_host: bool, at_home: bool, told: str) -> None:
+    """The one that is drained to, too: nothing on the host would have to be removed."""
+    other = {"a": replace(SAMPLE, token_hash="sha256:0000000000000000")}
+    place = SimpleNamespace(
+        capture=WANTED, server="s", folder="/shm/d", agent=SimpleNamespace(host=SimpleNamespace(name="h"))
+    )
+    listings = {"s": SimpleNamespace(samples=other if on_host else {})}
+    drained = Drained(Path("/data/d"), other if at_home else {}, lambda: None)
+    job = Job((place,), Path("p.jsonl"), (PROMPT,), 1, drained=drained)  # type: ignore[arg-type]
+
+    with pytest.raises(ConfigError) as caught:
+        plan_of(job, listings)  # type: ignore[arg-type]
+
+    (fault,) = caught.value.faults
+    assert fault.message == f"there is a dump of 'a' already in {told}, with other token ids"
 
 
 def test_capture_comes_from_the_servers_patch() -> None:

@@ -103,6 +103,41 @@ def test_messages_of_both_forms(tmp_path: Path) -> None:
     assert ["of the columns messages, text the first is sent" in note.message for note in notes] == [True]
 
 
+def test_keys_of_other_rows_are_in_no_prompt(tmp_path: Path) -> None:
+    """Arrow fills them in at every depth; a template would show them to the model. In JSONL a null is meant."""
+
+    words = [{"type": "text", "text": "w"}]
+
+    def rows(*arguments: dict[str, Any]) -> list[dict[str, Any]]:
+        return [
+            {
+                "id": f"p{i}",
+                "messages": [
+                    {"role": "user", "content": words},
+                    {
+                        "role": "assistant",
+                        "content": words,
+                        "tool_calls": [{"function": {"name": "f", "arguments": one}}],
+                    },
+                ],
+                "tools": [{"function": {"name": "f", "parameters": {"properties": one, "required": list(one)}}}],
+            }
+            for i, one in enumerate(arguments)
+        ]
+
+    given = rows({"city": "Rome"}, {"date": "x", "place": {"lat": 1}}, {"place": {"lon": 2}})
+    parquet(tmp_path / "p.parquet", pa.Table.from_pylist(given))
+    meant = rows({"city": "Rome", "date": None})
+    (tmp_path / "p.jsonl").write_text(json.dumps(meant[0]) + "\n")
+
+    read = read_prompts(saved(tmp_path / "ds", pa.Table.from_pylist(given)))
+
+    assert [{"id": one.id, **json.loads(one.messages)} for one in read] == given
+    assert read_prompts(tmp_path / "p.parquet") == read
+    (line,) = read_prompts(tmp_path / "p.jsonl")
+    assert {"id": line.id, **json.loads(line.messages)} == meant[0]
+
+
 def test_every_fault_with_its_row(tmp_path: Path) -> None:
     """All at once, as of a file; the row's number is the dataset's."""
     table = pa.table({"id": ["a", "a", "../x", "d", "e"], "input_ids": [[1], [2], [3], None, [-1]]})
