@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import queue
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
@@ -20,6 +20,7 @@ from hsops.fetch.plan import File
 from hsops.remote.agent import Agent
 
 MOST = 256  # files in one request
+MOST_READ = 16 << 30  # bytes, about, that one request has the host read: within its deadline
 _PATIENCE = Deadline(idle=300.0, total=300.0)  # the host may have to read them
 _AGAIN = Deadline(idle=60.0, total=300.0)  # it has read them once, and has them in memory
 _PAUSES_S = (1.0, 2.0, 4.0, 8.0)  # after a loss
@@ -78,8 +79,8 @@ class Evictor:
         ended = False
         while not ended and not self._dropped.is_set():
             files, ended = self._next()
-            for start in range(0, len(files), MOST):
-                due = [f for f in files[start : start + MOST] if self._is_due(f)]
+            for some in requests(files):
+                due = [f for f in some if self._is_due(f)]
                 self._sync_names(due)
                 if not self._dropped.is_set():
                     self._evict(due)
@@ -159,6 +160,19 @@ class Evictor:
 
     def _write(self, state: str, files: Collection[File]) -> None:
         self._folder.ledger.write(state, files, host=self._agent.host.name, source=self._source)
+
+
+def requests(files: Sequence[File]) -> Iterator[list[File]]:
+    """Files in as many requests as they take: of one without an inode the host reads the content."""
+    some, to_read = list[File](), 0
+    for file in files:
+        if some and (len(some) == MOST or to_read >= MOST_READ):
+            yield some
+            some, to_read = [], 0
+        some.append(file)
+        to_read += 0 if file.inode else file.bytes
+    if some:
+        yield some
 
 
 class NoEviction:

@@ -34,7 +34,7 @@ class File:
     prompt: str = field(default="", compare=False)
     inode: tuple[int, int] | None = field(default=None, compare=False)
 
-    def arrived(self, checksum: str, inode: tuple[int, int]) -> File:
+    def arrived(self, checksum: str, inode: tuple[int, int] | None) -> File:
         """The same with what is known once it is here; ``dataclasses.replace`` takes ten times as long."""
         return File(
             self.id, self.name, self.bytes, self.version, self.part, checksum, self.line, self.prompt, inode=inode

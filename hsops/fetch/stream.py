@@ -194,7 +194,8 @@ class Receiver:
         if not piece.alone and piece.start < piece.end:  # of an empty rest there is nothing to keep
             self._folder.keep(file, Kept(piece.start, piece.end, own))
         checksum = file.checksum or (own if piece.alone else "")
-        self.hooks.landed(((piece, file.arrived(checksum, end.inode)),))
+        inode = end.inode if file.inode is not None or batch.came_at_once(end.index) else None
+        self.hooks.landed(((piece, file.arrived(checksum, inode)),))
 
     def _is(self, told: str, own: str, *, needed: bool, again: Callable[[str], str]) -> bool:
         """Compare with what the sender told; a kind that it does not know is not asked for again."""
@@ -215,6 +216,7 @@ class _Batch:
 
     def __init__(self, pieces: tuple[Piece, ...], folder: Folder, digest: Callable[[Piece], Digest]) -> None:
         self.pieces, self._folder, self._new = pieces, folder, digest
+        self._from = tuple(piece.at for piece in pieces)
         self._settled: set[int] = set()
         self._open: tuple[int, int] | None = None  # index, file descriptor
 
@@ -242,6 +244,10 @@ class _Batch:
             if piece.at > piece.start:
                 piece.digest.update_from(self._folder.part(piece.transfer.file), piece.start, piece.at)
         return piece.digest
+
+    def came_at_once(self, index: int) -> bool:
+        """Every byte of its file is of this answer: of the rest of a file nobody tells whether it is the same one's."""
+        return self.pieces[index].alone and self._from[index] == 0
 
     def is_settled(self, index: int) -> bool:
         return index in self._settled

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hsops.core.dumps import MANIFEST
+from hsops.core.dumps import MANIFEST, parse_sample
 from hsops.core.errors import HsopsError
 from hsops.core.events import ignore
 from hsops.core.inventory import HostSpec
@@ -99,6 +99,25 @@ def test_nothing_is_removed_that_changed_on_the_host(here: Place) -> None:
 
     assert (data["evicted"], data["kept"]) == (2, {"s1": "changed"})
     assert left(here) == {"s1.safetensors"}
+
+
+@pytest.mark.parametrize("done", [0, 1000, MIB])
+def test_a_dump_of_which_the_rest_came_is_removed_by_its_content(done: int, here: Place, tmp_path: Path) -> None:
+    """A kill left all of the old one; the host has written another since, and not its line: that is the only copy."""
+    make_big(tmp_path / "again", "s0", MIB, seed=9)
+    old, host = here.source / "s0.safetensors", tmp_path / "again/s0.safetensors"
+    line = parse_sample((here.source / MANIFEST).read_text().splitlines()[0])
+    here.to.mkdir()
+    content = old.read_bytes()
+    (here.to / f"{old.name}.{line.checksum.partition(':')[2]}.part").write_bytes(content[:done])
+    if done == len(content):
+        host.rename(old)
+
+    data = here.fetch("--evict")["data"]
+
+    assert (here.to / old.name).read_bytes() == content
+    assert left(here) == ({old.name} if done == len(content) else set())
+    assert data["kept"] == ({"s0": "changed"} if done == len(content) else {})
 
 
 def test_the_end_of_the_run_ends_it(here: Place, agent: Agent) -> None:

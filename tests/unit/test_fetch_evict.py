@@ -279,6 +279,20 @@ def test_what_a_dead_client_had_removed_is_asked_for_once_more_only(tmp_path: Pa
     assert counts == [(0, {}), (0, {})]
 
 
+def test_a_request_has_no_more_than_the_host_can_read_in_time() -> None:
+    """Of those with an inode it reads nothing; one alone may be as large as it is."""
+    known, half = tree_file("a", ""), evict_.MOST_READ // 2
+    read = replace(known, inode=None, bytes=half)
+
+    def sizes(*files: File) -> list[int]:
+        return [len(some) for some in evict_.requests(files)]
+
+    assert sizes() == [] and sizes(*[replace(known, bytes=half)] * 5) == [5]
+    assert sizes(*[read] * 5, known) == [2, 2, 2]
+    assert sizes(replace(read, bytes=9 * half), known) == [1, 1]
+    assert sizes(*[known] * (evict_.MOST + 1)) == [evict_.MOST, 1]
+
+
 @pytest.mark.parametrize("answer", ["removed", "changed", "missing", "lost"])
 def test_what_the_host_was_freed_of_is_not_replaced(tmp_path: Path, answer: str) -> None:
     """By the same process or a later one; a request without an answer may have been carried out."""

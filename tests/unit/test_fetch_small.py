@@ -39,7 +39,8 @@ class Answers:
             file = piece.transfer.file
             sum_from = piece.start if always or needs_sum(piece) else -1
             total = send.Sum(sums) if sum_from >= 0 else None
-            if not send._send_small(self, i, str(self._folder / file.name), file.bytes, total):  # type: ignore[arg-type]
+            small = piece.at == 0 and file.bytes <= frames.SMALL
+            if not (small and send._send_small(self, i, str(self._folder / file.name), file.bytes, total)):  # type: ignore[arg-type]
                 stretch = (piece.at, piece.end, file.bytes, sum_from)
                 send._send_or_say_why(self, i, str(self._folder / file.name), stretch, total)  # type: ignore[arg-type]
         self.write(frames.pack(frames.DONE))
@@ -66,9 +67,9 @@ class Answers:
         pass
 
 
-def come(tmp_path: Path, file: File, line: Answers, *, always: bool = False) -> list[Any]:
-    """What is told of one file."""
-    told, todo = list[Any](), [tuple(pieces_of(Transfer(file, Part(0), "new")))]
+def come(tmp_path: Path, file: File, line: Answers, *, always: bool = False, done: int = 0) -> list[Any]:
+    """What is told of one file, of which ``done`` bytes are here."""
+    told, todo = list[Any](), [tuple(pieces_of(Transfer(file, Part(done), "new")))]
 
     def landed(many: Sequence[tuple[Piece, File]]) -> None:
         told.extend(found for _, found in many)
@@ -191,3 +192,23 @@ def test_what_was_there_of_it_is_replaced(before: bytes, host: Path, tmp_path: P
     (tmp_path / "to/a.part").symlink_to(tmp_path / "elsewhere")
     assert come(tmp_path, listed(host / "a"), Answers(host))[0] == "local"
     assert not (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.parametrize("done", [0, 1, frames.SMALL, frames.SMALL + 1])
+@pytest.mark.parametrize("always", [True, False])
+def test_only_of_a_file_that_came_at_once_the_inode_is_known(
+    done: int, always: bool, host: Path, tmp_path: Path
+) -> None:
+    """The rest, down to an empty one, may be of another file that has the name by now, which nobody has a copy of."""
+    body = BODY * frames.SMALL
+    body = body[: frames.SMALL + 1]
+    (host / "a").write_bytes(body)
+    (tmp_path / "to").mkdir()
+    (tmp_path / "to/a.part").write_bytes(body[:done])
+    dump = File("a", "a", len(body), "v", "a.part", checksum_of_bytes(body, "xxh3"))
+    found = (host / "a").stat()
+
+    arrived = come(tmp_path, dump, Answers(host), always=always, done=done)[-1]
+
+    assert (tmp_path / "to/a.part").read_bytes() == body
+    assert (arrived.checksum, arrived.inode) == (dump.checksum, None if done else (found.st_ino, found.st_mtime_ns))
