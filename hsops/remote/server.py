@@ -14,6 +14,7 @@ from hsops.core.runs import Keys
 HEALTH_S = 25.0  # SGLang itself gives up on its health probe after 20 s
 QUICK_S = 30.0
 PATIENCE_S = 120.0
+_UNDER_WAY = ("Duplicate request ID detected", "Duplicate request IDs detected")  # SGLang from 0.5.11 on; 0.5.10
 SLOWEST_TOKENS_PER_S = 200.0  # prefill of a model on a CPU; far below any GPU
 
 
@@ -26,7 +27,7 @@ class BrokenError(HsopsError):
 
 
 class BusyError(HsopsError):
-    """The server has too much to do and says so: the same request later."""
+    """The server has too much to do, or is at this very request already, and says so: the same request later."""
 
 
 class KeyRefusedError(HsopsError):
@@ -98,7 +99,7 @@ class Server:
         Raises:
             KeyRefusedError: HTTP 401 or 403.
             RejectedError: HTTP 400 and its like.
-            BusyError: HTTP 429 and 503.
+            BusyError: HTTP 429 and 503; 400 when a request of this id is under way, from before a link broke.
             BrokenError: HTTP 500 and its like, or the connection broke.
             SilentError: no answer in time.
         """
@@ -171,12 +172,15 @@ class Server:
     def _judge(self, answer: httpx.Response) -> None:
         if answer.status_code == 200:
             return
-        raise _kind(answer.status_code)(f"HTTP {answer.status_code}: {_reason(answer)}", host=self.host)
+        reason = _reason(answer)
+        raise _kind(answer.status_code, reason)(f"HTTP {answer.status_code}: {reason}", host=self.host)
 
 
-def _kind(status: int) -> type[HsopsError]:
+def _kind(status: int, reason: str) -> type[HsopsError]:
     """What a status other than 200 means for the same request once more."""
     if status in (429, 503):  # 503 is also SGLang's word for a queue that is full
+        return BusyError
+    if status == 400 and reason.startswith(_UNDER_WAY):
         return BusyError
     if status in (408, 425):  # a proxy's: the request itself is right
         return BrokenError

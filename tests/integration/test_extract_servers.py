@@ -291,6 +291,17 @@ def test_what_helps_decides_what_is_done(site: Site) -> None:
     assert done.samples == 10
 
 
+def test_a_request_that_is_under_way_after_its_link_broke_is_waited_for(site: Site) -> None:
+    """SGLang from 0.5.10 on refuses its id with 400 meanwhile: that is no fault of the prompt, whose dump is coming."""
+    site.start("a", "cut=3")
+
+    done = extract(site.job("a", count=12), ignore)
+
+    assert (done.samples, done.failures, done.stopped) == (12, (), None)
+    assert (site.dumps("a") / "again").exists()
+    assert set(site.lines("a")) == {f"p{i}" for i in range(12)}
+
+
 def test_tokens_under_way_stay_within_what_the_server_holds(site: Site) -> None:
     """Sixteen could be under way, of five tokens each; it holds twelve tokens."""
     site.start("a", "tokens=12", "pause=20")

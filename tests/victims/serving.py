@@ -4,14 +4,16 @@ It says hello for one rank, and makes a dump for each ``/generate`` as the captu
 its dump folder, and ``N`` counts them from 1. ``die=N`` ends it at that one without a dump, ``die-done=N`` after the
 dump and before the answer, ``hang=N`` answers nothing from there on, and /health is 503. ``busy=N``, ``breaks=N``: the
 first N are refused with 503 and 500. ``bad=ID``: that one's dump fails each time. ``refuse=ID``: that one is answered
-with 400. ``tokens=N``: what ``/server_info`` says that it holds. ``pause=MS`` before each answer; ``holds=FILE``: until
-there is such a file, but for the first ``free=N``. When it dies it leaves ``died``. The most tokens that were ever
-asked for at once are in ``most``.
+with 400, as is one that is under way already (SGLang from 0.5.10 on does that). ``cut=N``: the connection of that one
+breaks, and its dump is made once it is asked for again. ``tokens=N``: what ``/server_info`` says that it holds.
+``pause=MS`` before each answer; ``holds=FILE``: until there is such a file, but for the first ``free=N``. When it dies
+it leaves ``died``. The most tokens that were ever asked for at once are in ``most``.
 """
 
 import http.server
 import json
 import os
+import socket
 import sys
 import threading
 import time
@@ -23,6 +25,7 @@ from tests.dump_maker import make
 FOLDER = Path(os.environ["SGLANG_HS_DUMP_DIR"])
 WISHES = dict(word.split("=") for word in sys.argv[2:])
 LOCK = threading.Lock()
+UNDER_WAY: "set[str]" = set()  # request ids
 
 
 class State:
@@ -49,6 +52,7 @@ def die() -> None:
 
 class Answer(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    rid = ""  # of what this connection has under way
 
     def do_GET(self) -> None:
         if self.path == "/health":
@@ -62,6 +66,9 @@ class Answer(http.server.BaseHTTPRequestHandler):
             self._answer(200, {})
             return
         number = self._count(body, len(body["input_ids"]))
+        if number == 0:
+            self._answer(400, {"error": {"message": f"Duplicate request ID detected: {body['rid']}"}})
+            return
         time.sleep(wish("pause") / 1000)
         while "holds" in WISHES and number > wish("free") and not Path(WISHES["holds"]).exists():
             time.sleep(0.01)
@@ -70,9 +77,17 @@ class Answer(http.server.BaseHTTPRequestHandler):
         finally:
             with LOCK:
                 State.inside -= len(body["input_ids"])
+                UNDER_WAY.discard(self.rid)
+                self.rid = ""
 
     def _count(self, body: "dict[str, str]", tokens: int) -> int:
+        """Its number; 0 for one that is under way already."""
         with LOCK:
+            if body["rid"] in UNDER_WAY:
+                (FOLDER / "again").touch()
+                return 0
+            self.rid = body["rid"]
+            UNDER_WAY.add(self.rid)
             State.asked += 1
             State.inside += tokens
             State.most = max(State.most, State.inside)
@@ -87,7 +102,13 @@ class Answer(http.server.BaseHTTPRequestHandler):
         if wish("hang") and number >= wish("hang"):
             State.hung = True
             threading.Event().wait()
-        if number <= wish("busy"):
+        if number == wish("cut"):
+            self.connection.shutdown(socket.SHUT_RDWR)
+            while not (FOLDER / "again").exists():
+                time.sleep(0.01)
+            write(body)
+            self.close_connection = True
+        elif number <= wish("busy"):
             self._answer(503, {"error": {"message": "The request queue is full."}})
         elif number <= wish("breaks"):
             self._answer(500, {"error": {"message": "for a moment"}})
@@ -121,6 +142,8 @@ class Answer(http.server.BaseHTTPRequestHandler):
 
     def _answer(self, status: int, answer: object) -> None:
         data = json.dumps(answer).encode()
+        with LOCK:
+            UNDER_WAY.discard(self.rid)  # before the client can ask for it again
         self.send_response(status)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
