@@ -11,7 +11,7 @@ from hsops.core.errors import HsopsError
 from hsops.core.prompts import Prompt
 from hsops.core.worker import Worker
 from hsops.extract.gate import Gate, Ticket
-from hsops.extract.ledger import Ledger
+from hsops.extract.ledger import Ledger, TooLargeError
 from hsops.extract.plan import difference
 from hsops.extract.pool import Attempt, Item, Pool
 from hsops.remote.server import BrokenError, BusyError, RejectedError, Server, SilentError
@@ -125,7 +125,10 @@ class Drive:
         return sample if sample and sample.ok and not difference(sample, prompt, self.ledger.capture) else None
 
     def _admitted(self, prompt: Prompt, ticket: Ticket) -> Attempt:
-        self.ledger.admit(prompt.id, prompt.count)
+        try:
+            self.ledger.admit(prompt.id, prompt.count)
+        except TooLargeError as error:
+            return Attempt(reason=error.message, final=True)
         attempt = Attempt()
         try:
             attempt = self._attempt(prompt, ticket)

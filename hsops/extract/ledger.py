@@ -16,6 +16,10 @@ MOST_KEPT_FREE = 1 << 30
 PATIENCE_S = 300.0  # while a fetch brings one large dump over a slow line it frees nothing
 
 
+class TooLargeError(SpaceError):
+    """A dump that the whole file system cannot hold: nobody can make room for it."""
+
+
 class Ledger:
     """Shared by the thread that follows the manifest and the workers. The first fatal error wakes and ends them all.
 
@@ -91,6 +95,7 @@ class Ledger:
         """Wait until the sample's dump has room; without any dump yet, let one pass and learn from it.
 
         Raises:
+            TooLargeError: there is no such room on the whole file system.
             SpaceError: nothing is under way, and nobody makes room.
             HsopsError: everything was ended.
         """
@@ -98,6 +103,7 @@ class Ledger:
             while not self._fits(tokens) and (self._size or self._reserved):
                 if self.error is not None:
                     raise self.error
+                self._demand_disk(tokens)
                 left = None if self._reserved or not self._size else self._patience_left(self._size, tokens)
                 self._waiting += 1
                 self._changed.wait(left)
@@ -129,6 +135,14 @@ class Ledger:
         room = self._free - sum(self._reserved.values()) - self._kept_free()
         return self._size.sample_bytes(tokens, self.capture) <= room
 
+    def _demand_disk(self, tokens: int) -> None:
+        need = self._size.sample_bytes(tokens, self.capture) if self._size else 0
+        if self._total and need > self._total - self._kept_free():
+            raise TooLargeError(
+                f"not sent: its dump of {need:,} bytes is too large for the dump file system, which has "
+                f"{self._total:,} with {self._kept_free():,} kept free; dump_dir on a larger one, or a shorter prompt"
+            )
+
     def _moved(self) -> None:
         self._moved_at, self._most_free = time.monotonic(), self._free
 
@@ -136,14 +150,14 @@ class Ledger:
         """Seconds.
 
         Raises:
-            SpaceError: none, or no patience would help.
+            SpaceError: none.
         """
         need, left = size.sample_bytes(tokens, self.capture), self._moved_at + self._patience - time.monotonic()
-        if left > 0 and need <= self._total - self._kept_free():
+        if left > 0:
             return left
-        waited = f", and nobody made room in {self._patience:.0f} s" if left <= 0 else ""
+        waited = f"and nobody made room in {self._patience:.0f} s"
         raise SpaceError(
-            f"the dump file system is full: {self._free:,} bytes free, {need:,} needed for the next sample{waited}",
+            f"the dump file system is full: {self._free:,} bytes free, {need:,} needed for the next sample, {waited}",
             why=f"{self._kept_free():,} bytes are kept free for the server's sake",
             fix="hsops fetch --follow --evict beside it makes room; extract again: it continues",
         )

@@ -15,7 +15,7 @@ from hsops.core.errors import ConfigError, HsopsError, SpaceError, UsageError
 from hsops.core.inventory import HsDumpPatch, ServerSpec
 from hsops.core.prompts import Prompt
 from hsops.extract.extract import Drained, Job, plan_of
-from hsops.extract.ledger import Ledger
+from hsops.extract.ledger import Ledger, TooLargeError
 from hsops.extract.plan import HEADER_BYTES, Capture, RowSize, capture_of, plan, row_size
 from hsops.extract.settle import limits_of, refused
 from hsops.remote.dumps import News
@@ -185,9 +185,18 @@ def test_a_file_system_that_stays_full_ends_it_with_a_reason() -> None:
 
 
 def test_a_sample_larger_than_the_file_system_is_not_waited_for() -> None:
-    """No eviction will ever make room for it."""
-    with pytest.raises(SpaceError, match=r"1,000 bytes free, \d+,\d+ needed for the next sample$"):
-        ledger(SAMPLE, free=1000, total=1000).admit("a", 30)
+    """No eviction will ever make room for it: neither beside others, nor alone; the largest that fits is admitted."""
+    need = RowSize(64, 2).sample_bytes(30, WANTED)
+    total = next(total for total in range(need, 2 * need) if total - total // 50 == need)
+    held = ledger(SAMPLE, free=total, total=total)
+
+    for other in ("", "b"):
+        if other:
+            held.admit(other, 3)
+        with pytest.raises(TooLargeError, match=rf"dump of \d+,\d+ bytes is too large .* has {total:,} with \d+ kept"):
+            held.admit("a", 31)
+    held.leave("b", 0)
+    held.admit("a", 30)
 
 
 def test_a_full_file_system_is_waited_for_while_somebody_makes_room() -> None:
