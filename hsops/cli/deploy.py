@@ -111,11 +111,11 @@ def put(session: Session, wish: Wish = Wish()) -> Outcome:
 def _keep(session: Session, rows: list[Row], wish: Wish) -> None:
     """Write the plan to a file."""
     from hsops.core.events import Note
+    from hsops.core.files import output_file
     from hsops.deploy import plan_file
 
-    plan_file.write(
-        Path(wish.out).expanduser(), [(row.host, row.plan) for row in rows], revert=wish.revert, force=wish.force
-    )
+    path = output_file(Path(wish.out).expanduser(), "--out")  # it is replaced: a pipe or a link would be gone
+    plan_file.write(path, [(row.host, row.plan) for row in rows], revert=wish.revert, force=wish.force)
     session.console.emit(Note(f"kept in {wish.out}   carry it out: hsops deploy --plan {wish.out}"))
 
 

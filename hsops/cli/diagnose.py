@@ -47,6 +47,7 @@ def diagnose(
     keep = Keep(save, html)
 
     def body(session: Session) -> Outcome:
+        keep.check()
         if watch and (log or bundle):
             raise UsageError("--watch is for a server that runs; --log and --bundle are not")
         if watch:
@@ -68,6 +69,22 @@ class Keep:
 
     bundle: Path | None = None
     page: Path | None = None
+
+    def check(self) -> None:
+        """Before a look, which may come after hours of ``--watch``. To a pipe or a device they may go.
+
+        Raises:
+            UsageError: one cannot be written, or both are one file.
+        """
+        from hsops.core.files import output_file
+
+        found = [
+            output_file(path, option)
+            for option, path in (("--save", self.bundle), ("--html", self.page))
+            if path and (path.is_file() or not path.exists())
+        ]
+        if len(found) > len(set(found)):
+            raise UsageError(f"--save and --html are one file: {found[0]}", fix="name two")
 
 
 NOTHING = Keep()

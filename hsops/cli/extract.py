@@ -82,21 +82,19 @@ def drive(session: Session, wish: Wish) -> Outcome:
     from hsops.extract.extract import Drained, Job
     from hsops.extract.extract import extract as extract_
     from hsops.extract.journal import journal_path
-    from hsops.extract.tokenized import check_place
+    from hsops.extract.tokenized import check_places
     from hsops.render import extract as render
 
     specs = session.servers(wish.servers, lambda spec: _captures(session, spec))
     places = tuple(_place(session, spec) for spec in specs)
     path = Path(wish.prompts).expanduser()
-    for option, name in (("--tokenized", wish.tokenized), ("--failures", wish.failures)):
-        if name:
-            check_place(name, wish.prompts, option)
+    tokenized, failures = check_places(wish.tokenized, wish.failures, wish.prompts)
     read = read_prompts(wish.prompts, session.console.emit)[: wish.limit or None]
     patience = wish.room_wait if wish.room_wait is not None else DRAINED_ROOM_S if wish.drain else ROOM_S
-    job = Job(places, path, read, wish.concurrency, wish.relaunch, patience, journal_path(path), wish.tokenized)
+    job = Job(places, path, read, wish.concurrency, wish.relaunch, patience, journal_path(path), tokenized)
 
     def extracted(job: Job) -> Outcome:
-        return render.outcome(extract_(job, session.console.emit), wish.failures, drained=bool(wish.drain))
+        return render.outcome(extract_(job, session.console.emit), failures, drained=bool(wish.drain))
 
     if not wish.drain:
         return extracted(job)

@@ -83,6 +83,32 @@ def open_to_write(path: str | Path, flags: int = 0) -> int:
     return handle
 
 
+def output_file(path: Path, option: str) -> Path:
+    """The file that an option is to write, links followed; tried before there is anything to lose.
+
+    Args:
+        path: as the user named it.
+        option: for errors.
+
+    Raises:
+        UsageError: it is a pipe, a folder, a device or a socket, or it cannot be written.
+    """
+    whole, fix = Path(os.path.realpath(path)), "name a file, in a folder that is there"  # a loop of links: as it is
+    try:
+        if there := path.exists():
+            mode = path.stat().st_mode  # of the path: that of a pipe behind /dev/stdout has no other name
+            if not stat.S_ISREG(mode):
+                raise UsageError(f"{option} {path} is {_kind(mode)}, not a file", fix=fix)
+        os.close(
+            os.open(whole, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if there else os.O_CREAT | os.O_EXCL), 0o600)
+        )
+        if not there:
+            whole.unlink()
+    except OSError as error:
+        raise UsageError(f"{option} {path} cannot be written: {error.strerror}", fix=fix) from None
+    return whole
+
+
 @contextmanager
 def locked_folder(path: Path, busy: str) -> Iterator[None]:
     """A folder, made when missing, for this process alone.
@@ -140,5 +166,8 @@ def _lock(handle: int, busy: str) -> None:
 
 def _demand_file(path: Path, mode: int, fix: str) -> None:
     if not stat.S_ISREG(mode):
-        kind = next((name for is_kind, name in _KINDS if is_kind(mode)), "something else")
-        raise BadDataError(f"{path} is {kind}, not a file", fix=fix)
+        raise BadDataError(f"{path} is {_kind(mode)}, not a file", fix=fix)
+
+
+def _kind(mode: int) -> str:
+    return next((name for is_kind, name in _KINDS if is_kind(mode)), "something else")

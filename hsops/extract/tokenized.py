@@ -9,7 +9,8 @@ from pathlib import Path
 
 from hsops.core.errors import UsageError
 from hsops.core.events import Emit, Note
-from hsops.core.files import sync_folder
+from hsops.core.files import output_file, sync_folder
+from hsops.core.prompt_tables import split_files
 from hsops.core.prompts import Prompt
 
 
@@ -42,15 +43,30 @@ def keep(path: Path | None, prompts: Sequence[Prompt], emit: Emit, *, made: bool
         raise
 
 
-def check_place(path: Path, prompts: str, option: str) -> None:
-    """Of a file that an option names, before anything is done.
+def check_places(tokenized: Path | None, failures: Path | None, prompts: str) -> tuple[Path | None, Path | None]:
+    """Of the files that ``--tokenized`` and ``--failures`` name, before anything is done; links followed.
 
     Raises:
-        UsageError: it is the prompts themselves, or cannot be written.
+        UsageError: they are one file, or the prompts themselves, or cannot be written.
     """
+    first = _check(tokenized, prompts, "--tokenized")
+    second = _check(failures, prompts, "--failures")
+    if first and second and _same(first, second):
+        raise UsageError(f"--tokenized and --failures are one file: {first}", fix="name two")
+    return first, second
+
+
+def _check(path: Path | None, prompts: str, option: str) -> Path | None:
+    if path is None:
+        return None
     source = Path(prompts).expanduser()
-    if path.exists() and source.exists() and path.samefile(source):
+    whole = Path(os.path.realpath(path))
+    sources = [source, *([] if source.exists() else split_files(source))]
+    if any(_same(whole, one) for one in sources) or (source.is_dir() and source.resolve() in whole.parents):
         raise UsageError(f"{option} {path} is where the prompts are", fix="name another file")
-    if path.is_dir() or not path.parent.is_dir():
-        why = "is a folder" if path.is_dir() else "is in no folder that is there"
-        raise UsageError(f"{option} {path} {why}", fix="name a file")
+    return output_file(path, option)
+
+
+def _same(one: Path, other: Path) -> bool:
+    """Also by two names of one file."""
+    return one == other.resolve() or (one.exists() and other.exists() and one.samefile(other))

@@ -8,6 +8,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
+from hsops.core.errors import HsopsError
 from hsops.core.units import size
 from hsops.extract.extract import Extracted, ServerRow
 from hsops.extract.pool import Failure
@@ -26,14 +27,23 @@ def outcome(extracted: Extracted, failures: Path | None = None, *, drained: bool
         failures: file for the prompts that were given up.
         drained: a fetch goes on beside it, and need not be named as the next thing to do.
     """
-    if failures:
-        failures.write_text("".join(json.dumps(asdict(one)) + "\n" for one in extracted.failures), encoding="utf-8")
-    errors: list[dict[str, Any]] = extracted.stopped.as_json() if extracted.stopped else []
+    unwritten = _write(failures, extracted.failures) if failures else None
+    errors: list[dict[str, Any]] = [one for error in (extracted.stopped, unwritten) if error for one in error.as_json()]
     errors += [{"type": "Failure", **asdict(f), "message": f"{f.id}: {f.reason}"} for f in extracted.failures]
     if extracted.interrupted:
         errors.append({"type": "Interrupted", "message": "interrupted"})
-    code = INTERRUPTED if extracted.interrupted else extracted.stopped.exit_code if extracted.stopped else 3
-    return Outcome(_data(extracted), list(lines(extracted, drained=drained)), code if errors else 0, tuple(errors))
+    code = INTERRUPTED if extracted.interrupted else extracted.stopped.exit_code if extracted.stopped else 0
+    told = [*lines(extracted, drained=drained), *(error_lines(unwritten) if unwritten else [])]
+    return Outcome(_data(extracted), told, code or (3 if extracted.failures else int(bool(errors))), tuple(errors))
+
+
+def _write(path: Path, failures: tuple[Failure, ...]) -> HsopsError | None:
+    """What is told beside the report, which must not be lost with the file: a disk that is full by now, for example."""
+    try:
+        path.write_text("".join(json.dumps(asdict(one)) + "\n" for one in failures), encoding="utf-8")
+    except OSError as error:
+        return HsopsError(f"--failures {path} was not written: {error.strerror}", fix="--json has them all")
+    return None
 
 
 def _data(extracted: Extracted) -> dict[str, Any]:

@@ -265,6 +265,18 @@ def test_the_failed_prompts_are_written_to_a_file(tmp_path: Path) -> None:
     assert (tmp_path / "failed.jsonl").read_text() == ""
 
 
+def test_a_report_is_not_lost_with_the_file_of_its_failures() -> None:
+    """The disk is full by the time that it is written."""
+    told = outcome(replace(EMPTY, failures=(Failure("p1", 2, 3, "why", "a"),)), Path("/dev/full"))
+
+    assert [error["message"] for error in told.errors] == [
+        "--failures /dev/full was not written: No space left on device",
+        "p1: why",
+    ]
+    assert outcome(EMPTY, Path("/dev/full")).exit_code == 1
+    assert told.exit_code == 3 and "0 samples" in told.lines[0] and "/dev/full was not written" in "\n".join(told.lines)
+
+
 def test_all_servers_dead_is_an_error_and_a_rerun_continues(site: Site) -> None:
     """The list is left where it was."""
     site.start("a", "die=8")

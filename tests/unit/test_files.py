@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from hsops.cli.diagnose import NOTHING, _of_log
+from hsops.cli.deploy import Wish, _keep
+from hsops.cli.diagnose import NOTHING, Keep, _of_log
 from hsops.core.dumps import MANIFEST
-from hsops.core.errors import BadDataError
+from hsops.core.errors import BadDataError, UsageError
 from hsops.core.events import ignore
-from hsops.core.files import open_file
+from hsops.core.files import open_file, output_file
 from hsops.fetch.dumps import DumpLayout, file_of
 from hsops.fetch.folder import open_folder
 from hsops.verify.verify import verify
@@ -95,3 +99,69 @@ def test_pipes_where_fetch_writes_are_no_trap(tmp_path: Path) -> None:
             folder.open_part(file, 0)
 
     assert (tmp_path / "to" / MANIFEST).read_bytes() == b""
+
+
+@pytest.mark.parametrize("make", KINDS.values(), ids=list(KINDS))
+def test_what_is_no_file_is_not_written_over(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    """By an option that names it, before anything is done; it stays what it is, and nobody waits for its reader."""
+    make(tmp_path / "x")
+    before = (tmp_path / "x").lstat()
+
+    with pytest.raises(UsageError, match=r"^--out .*/x is a (pipe|folder|device|socket), not a file$"):
+        output_file(tmp_path / "x", "--out")
+
+    assert (tmp_path / "x").lstat() == before
+
+
+def test_an_output_is_tried_before_it_is_needed(tmp_path: Path) -> None:
+    """What is there keeps its content until then; what is not is not left behind."""
+    (tmp_path / "old").write_text("old")
+    (tmp_path / "loop").symlink_to("loop")
+
+    assert output_file(tmp_path / "old", "--out") == tmp_path / "old"
+    assert output_file(tmp_path / "new", "--out") == tmp_path / "new"
+    for name in ("none/x", "old/x", "loop", "n" * 300, "/proc/none"):
+        with pytest.raises(UsageError, match=r"^--out .* cannot be written: "):
+            output_file(tmp_path / name, "--out")
+
+    assert (tmp_path / "old").read_text() == "old"
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["loop", "old"]
+
+
+def test_a_pipe_for_standard_output_is_not_replaced() -> None:
+    """``/dev/stdout`` is a link to a link to a pipe that has no name."""
+    code = (
+        "from hsops.core.files import output_file; from pathlib import Path; output_file(Path('/dev/stdout'), '--out')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert "UsageError: --out /dev/stdout is a pipe, not a file" in done.stderr
+
+
+def test_a_plan_takes_no_pipes_place_and_goes_through_a_link(tmp_path: Path) -> None:
+    """``deploy --out``."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("plan")
+    session = SimpleNamespace(console=SimpleNamespace(emit=ignore))
+
+    with pytest.raises(UsageError, match=r"^--out .*pipe is a pipe"):
+        _keep(session, [], Wish(out=str(tmp_path / "pipe")))  # type: ignore[arg-type]
+    _keep(session, [], Wish(out=str(tmp_path / "link")))  # type: ignore[arg-type]
+
+    assert (tmp_path / "pipe").is_fifo() and (tmp_path / "link").is_symlink()
+    assert '"format": "hsops-plan/' in (tmp_path / "plan").read_text()
+
+
+def test_what_diagnose_writes_is_tried_before_it_looks(tmp_path: Path) -> None:
+    """Two options, two files; a pipe is where it may go."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("x")
+
+    for page, said in (
+        (tmp_path / "link", "--save and --html are one file"),
+        (tmp_path / "no/x", "--html .* cannot be"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            Keep(tmp_path / "x", page).check()
+    Keep(tmp_path / "x", tmp_path / "y").check()
+    Keep(tmp_path / "pipe", tmp_path / "pipe").check()

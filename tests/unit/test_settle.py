@@ -12,11 +12,11 @@ import pytest
 
 from hsops.core.dumps import token_bytes
 from hsops.core.errors import ConfigError, UsageError
-from hsops.core.events import Event, Note
+from hsops.core.events import Event, Note, ignore
 from hsops.core.prompt_files import read_prompts
 from hsops.core.prompts import Prompt
 from hsops.extract.settle import Limits, limits_of, settle
-from hsops.extract.tokenized import check_place, keep
+from hsops.extract.tokenized import check_places, keep
 from hsops.remote.server import Server
 from hsops.remote.tokenizer import Made, Tokenizer
 
@@ -127,13 +127,44 @@ def test_what_was_sent_is_kept_and_read_again(tmp_path: Path) -> None:
 
 
 def test_the_prompts_are_not_written_over(tmp_path: Path) -> None:
-    """By whatever name; nor is a folder, or a place that is not there."""
+    """By whatever name; nor are a dataset's files, of which a split may be named."""
     prompts = tmp_path / "p.jsonl"
     prompts.touch()
     (tmp_path / "link").symlink_to(prompts)
+    (tmp_path / "hard").hardlink_to(prompts)
+    (tmp_path / "ds").mkdir()
+    shard = tmp_path / "ds/train-00000-of-00001.parquet"
+    shard.touch()
 
-    for path in (prompts, tmp_path / "link", tmp_path, tmp_path / "none/x"):
-        with pytest.raises(UsageError, match="--failures"):
-            check_place(path, str(prompts), "--failures")
-    check_place(tmp_path / "new", str(prompts), "--tokenized")
-    check_place(tmp_path / "new", "-", "--tokenized")
+    taken = [(path, prompts) for path in (prompts, tmp_path / "link", tmp_path / "hard")]
+    for path, of in [*taken, (shard, tmp_path / "ds"), (shard, tmp_path / "ds/train"), (shard, shard)]:
+        for given in ((path, None), (None, path)):
+            with pytest.raises(UsageError, match="is where the prompts are"):
+                check_places(*given, str(of))
+    new = tmp_path / "new"
+    assert check_places(new, None, str(prompts)) == check_places(new, None, "-") == (new, None)
+    assert check_places(None, new, str(tmp_path / "ds")) == (None, new) and not new.exists()
+
+
+@pytest.mark.parametrize("name", ["x", "soft", "hard"])
+def test_two_options_are_two_files(tmp_path: Path, name: str) -> None:
+    """The second would take the place of the first."""
+    (tmp_path / "x").touch()
+    (tmp_path / "soft").symlink_to("x")
+    (tmp_path / "hard").hardlink_to(tmp_path / "x")
+
+    with pytest.raises(UsageError, match="--tokenized and --failures are one file"):
+        check_places(tmp_path / name, tmp_path / "x", "-")
+
+
+def test_what_is_kept_goes_through_a_link(tmp_path: Path) -> None:
+    """The link stays, its file is replaced; one that leads to nothing yet is followed too."""
+    (tmp_path / "there").write_text("old")
+    for name in ("there", "new"):
+        (tmp_path / f"to-{name}").symlink_to(name)
+        path, _ = check_places(tmp_path / f"to-{name}", None, "-")
+        keep(path, [Prompt("a", 1, token_bytes([5]))], ignore, made=False)
+
+        assert (tmp_path / f"to-{name}").is_symlink()
+        assert (tmp_path / name).read_text() == '{"id":"a","input_ids":[5]}\n'
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["new", "there", "to-new", "to-there"]
