@@ -273,7 +273,7 @@ def test_a_report_is_not_lost_with_the_file_of_its_failures() -> None:
         "--failures /dev/full was not written: No space left on device",
         "p1: why",
     ]
-    assert outcome(EMPTY, Path("/dev/full")).exit_code == 1
+    assert outcome(EMPTY, Path("/dev/full/x")).exit_code == 1
     assert told.exit_code == 3 and "0 samples" in told.lines[0] and "/dev/full was not written" in "\n".join(told.lines)
 
 
