@@ -83,6 +83,7 @@ class Gpu:
     compute_cap: float | None = None
     clock: float | None = None
     driver: str = ""
+    memory_total: float | None = None
 
     @property
     def major(self) -> int:

@@ -29,6 +29,7 @@ RULES: tuple[Rule, ...] = (
     rules_gpu.left_on_gpu,
     rules_ended.nothing_runs,
     rules_ended.stopped,
+    rules_gpu.out_of_memory,
     rules_log.named_cause,
     rules_log.gpu_fault,
     rules_serving.port_taken,

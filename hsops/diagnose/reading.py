@@ -184,4 +184,5 @@ def _gpu(raw: Raw) -> Gpu:
         compute_cap=raw.get("compute_cap"),
         clock=raw.get("clock"),
         driver=raw.get("driver", ""),
+        memory_total=raw.get("memory_total"),
     )

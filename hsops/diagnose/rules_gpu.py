@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from statistics import median
 
 from hsops.diagnose import cite
-from hsops.diagnose.evidence import Evidence
+from hsops.diagnose.evidence import Evidence, GpuApp
 from hsops.diagnose.processes import Process
 from hsops.diagnose.rules_ended import rank_died
 from hsops.diagnose.rules_log import named_cause
 from hsops.diagnose.stages import patience
+from hsops.diagnose.taxonomy import family_of
 from hsops.diagnose.verdict import Finding, Verdict
 
 _SM120 = 12  # RTX PRO 6000, RTX 50: Blackwell without the datacenter's tensor memory
@@ -19,6 +22,11 @@ _ALLOCATORS = re.compile(r"jemalloc|tcmalloc|mimalloc|libasan")  # preloaded eve
 _SPEED = re.compile(r"Decode batch[.,][^\n]*#running-req: (\d+)[^\n]*gen throughput \(token/s\): ([\d.]+)")
 _SLOW_TOKENS_S = 40.0  # 16 were seen with an fp8 KV cache on SM120, 90 without
 _FEW = 4
+_LARGE, _MOST = (
+    0.1,
+    0.5,
+)  # of a GPU's memory: what a server that wants nearly all of it misses, and what none can do without
+_USUAL_MIB = 81920.0  # of a GPU whose size nvidia-smi does not tell
 
 
 def backend_of_datacenter(ev: Evidence) -> Verdict | None:
@@ -117,26 +125,102 @@ def nccl_names_the_rank(ev: Evidence) -> Verdict | None:
 def left_on_gpu(ev: Evidence) -> Verdict | None:
     """The server is gone, and a process that it left, or that an older one left, still holds memory on a GPU.
 
-    Ranks of other servers that live are none of them. What the log names as the cause comes before what was left.
+    Ranks of other servers that live are none of them. What the log names as the cause comes before what was left, but
+    for memory that ran out where an older server's process holds much of it.
     """
     if not ev.live or ev.alive:
         return None
+    if cause := named_cause(ev):
+        return _crowded_out(ev, cause)
     ours = {p.pid for p in ev.processes if not p.dead}
     held = [a for a in ev.gpu_apps if a.pid in ours or a.orphan]
-    if not held or named_cause(ev):
+    if not held:
         return None
     if not any(a.pid in ours for a in held) and rank_died(ev):
         return None  # an older server's: it did not end this one's rank
-    pids = " ".join(str(a.pid) for a in held)
+    pids = _pids(held)
     return Verdict(
         "orphan-holds-gpu",
         "high",
-        f"the server is gone, and {pids} still hold{'s' if len(held) == 1 else ''} "
+        f"the server is gone, and {' '.join(pids)} still hold{'s' if len(pids) == 1 else ''} "
         f"{sum(a.memory or 0 for a in held):,.0f} MiB of GPU memory",
-        (*(Finding("gpus", f"pid {a.pid} ({a.name or '?'}): {a.memory or 0:,.0f} MiB") for a in held),
-         *cite.everything(ev)),
-        remedy="hsops stop " + " ".join(f"--orphan {a.pid}" for a in held),
-    )  # fmt: skip
+        (*_holders(held), *cite.everything(ev)),
+        remedy=_end(held),
+    )
+
+
+def out_of_memory(ev: Evidence) -> Verdict | None:
+    """Out of GPU memory, beside orphans that are too small to be the reason, or on other GPUs: they are named."""
+    cause, held = named_cause(ev), _older(ev)
+    if not cause or not held or family_of(cause.name) != "gpu-memory":
+        return None
+    evidence = (*cause.evidence[:1], *_holders(held), *cause.evidence[1:])
+    return replace(cause, evidence=evidence, alternatives=(*cause.alternatives, "orphan-holds-gpu"))
+
+
+def _crowded_out(ev: Evidence, cause: Verdict) -> Verdict | None:
+    """Out of GPU memory because an orphan holds a large share of a GPU that this server uses."""
+    if family_of(cause.name) != "gpu-memory":
+        return None
+    held, used = _older(ev), _used(ev)
+    shares = {i: _share(ev, i, sum(a.memory or 0 for a in held if a.gpu in (i, None))) for i in used}
+    full = [i for i, share in shares.items() if share >= _LARGE]
+    there = [a for a in held if a.gpu is None or a.gpu in full]
+    if not full:
+        return None
+    pids = _pids(there)
+    return Verdict(
+        "orphan-holds-gpu",
+        # which GPUs these are is certain when they are all: CUDA_VISIBLE_DEVICES counts otherwise than nvidia-smi
+        "high" if len(used) == len(ev.gpus) and max(shares.values()) >= _MOST else "medium",
+        f"out of GPU memory ({cause.name}), and {' '.join(pids)}, which an older server left, "
+        f"hold{'s' if len(pids) == 1 else ''} {sum(a.memory or 0 for a in there):,.0f} MiB "
+        f"of GPU {', '.join(map(str, full))}",
+        (*_holders(there), *cause.evidence),
+        remedy=_end(there) + ", then hsops launch",
+        alternatives=(cause.name,),
+    )
+
+
+def _older(ev: Evidence) -> list[GpuApp]:
+    """Orphans on the GPUs that are not of this server."""
+    ours = {p.pid for p in ev.processes}
+    return [app for app in ev.gpu_apps if app.orphan and app.pid not in ours]
+
+
+def _used(ev: Evidence) -> list[int]:
+    """Indices of the GPUs that this server uses, as its arguments tell: CUDA_VISIBLE_DEVICES is not among them."""
+    args = ev.log.summary.args if ev.log else {}
+    first, step, stages, copies = (
+        int(value) if (value := args.get(name, "")).isdigit() else default
+        for name, default in (("base_gpu_id", 0), ("gpu_id_step", 1), ("pp_size", 1), ("dp_size", 1))
+    )
+    if args.get("enable_dp_attention") == "True":
+        copies = 1  # among the tp ranks
+    found = [first + step * i for i in range(ev.tp * stages * copies)]
+    there = {gpu.index for gpu in ev.gpus}
+    return [i for i in found if i in there] if there else found
+
+
+def _share(ev: Evidence, index: int, memory: float) -> float:
+    """How much of a GPU's memory so many MiB are."""
+    total = next((gpu.memory_total for gpu in ev.gpus if gpu.index == index), None)
+    return memory / (total or _USUAL_MIB)
+
+
+def _pids(apps: Iterable[GpuApp]) -> list[str]:
+    """Each once: one process may hold memory on several GPUs."""
+    return list(dict.fromkeys(str(app.pid) for app in apps))
+
+
+def _holders(apps: Iterable[GpuApp]) -> Iterator[Finding]:
+    for app in apps:
+        where = "" if app.gpu is None else f" of GPU {app.gpu}"
+        yield Finding("gpus", f"pid {app.pid} ({app.name or '?'}): {app.memory or 0:,.0f} MiB{where}")
+
+
+def _end(apps: Iterable[GpuApp]) -> str:
+    return "hsops stop " + " ".join(f"--orphan {pid}" for pid in _pids(apps))
 
 
 def wedged(ev: Evidence) -> Verdict | None:

@@ -128,6 +128,8 @@ def test_a_model_that_computes_otherwise_in_large_passes_is_no_fault(
         assert "the model's own doing" in found[name]["reason"]
         server = found[name]["figures"]["server"]
         assert server["moved"] > 10 * server["rounding"] > 10 * server["lm_head"]["median"]
+        norms = {state["slot"]: (state["median"], state["norm"]) for state in found[name]["figures"]["states"]}
+        assert all(0.8 < norm < 1.25 for _, norm in norms.values()), norms
     with capsys.disabled():
         print("".join(f"\n  {check['status']} {check['title']}: {check['reason']}" for check in found.values()), end="")
 

@@ -95,7 +95,7 @@ def test_what_the_model_computes_otherwise_is_no_fault_of_the_capture() -> None:
         (MOVED, states(), "log-probabilities of such a pass are not this state's"),  # the model did not move
         (states(5), MOVED, "log-probabilities of such a pass are not this state's"),  # rows of another prompt
         (np.roll(states(), 1, axis=0), states(), "not this state's"),  # shifted
-        (states() * np.float32(1.5), states(), "the model does not account for it"),  # a norm takes no notice
+        (states() * np.float32(1.2), states(), "the model does not account for it"),  # a norm takes no notice
     ],
 )
 def test_a_wrong_final_state_fails(captured: States, real: States, why: str) -> None:
@@ -119,6 +119,72 @@ def test_a_boundary_that_goes_further_than_the_final_state_fails(sizes: tuple[fl
     check = replace(case, first=MOVED).judge()
     assert check.status == FAIL
     assert "sent again: boundary 21: median" in check.reason
+
+
+CUT = (0.31, 0.53, 0.59)  # the same model's medians in two chunks
+
+
+def turned(sizes: tuple[float, ...]) -> States:
+    """States that are as long as they were, with relative errors of about these sizes."""
+    clean = states()
+    other = apart(clean, tuple(e / (1 - (e / 2) ** 2) ** 0.5 for e in sizes))
+    return other * (np.linalg.norm(clean, axis=-1, keepdims=True) / np.linalg.norm(other, axis=-1, keepdims=True))
+
+
+@pytest.mark.parametrize("sizes", [SEEN, CUT])
+def test_noise_turns_states_and_leaves_their_length(sizes: tuple[float, ...]) -> None:
+    """Both real good cases."""
+    other = turned(sizes)
+    case = Case(captured=other, real=other)
+
+    assert [state["norm"] for state in case.pair().figures["states"]] == pytest.approx([1, 1, 1])
+    assert by_size(case.pair(), states(), other, SLOTS, "BF16")
+    assert case.judge().status == PASS
+
+
+@pytest.mark.parametrize("factor", [0.0, 0.5, 0.75, 1.3, -1.0])
+@pytest.mark.parametrize("slot", [0, 1])
+def test_a_boundary_of_another_length_fails(factor: float, slot: int) -> None:
+    """Zeros, a partial sum of two ranks; log-probabilities say nothing of them."""
+    other = turned(SEEN)
+    other[:, slot] *= np.float32(factor)
+    case = Case(captured=other, real=other)
+
+    assert not by_size(case.pair(), states(), other, SLOTS, "BF16")
+    check = replace(case, first=MOVED).judge()
+    assert (check.status, f"sent again: {SLOTS[slot]}: " in check.reason) == (FAIL, True), check.reason
+
+
+def test_a_partial_sum_no_further_than_noise_is_told_by_its_length() -> None:
+    """As far from what it was as the model's own noise would take it."""
+    other = MOVED.copy()
+    other[:, 0] = states()[:, 0] * np.float32(0.7)
+
+    check = Case(captured=other, real=other, first=MOVED).judge()
+
+    assert check.status == FAIL
+    assert "boundary 12: its rows are 0.7 times as long (median)" in check.reason
+
+
+@pytest.mark.parametrize("sizes", [(0.4, 0.05, 0.15), (0.25, 0.03, 0.09), (0.02, 0.25, 0.15)])
+def test_a_difference_that_does_not_grow_fails(sizes: tuple[float, ...]) -> None:
+    """One boundary alone, no further than three times the final state: noise would have stayed in the stream."""
+    other = apart(states(), sizes)
+    case = Case(captured=other, real=other)
+
+    assert not by_size(case.pair(), states(), other, SLOTS, "BF16")
+    check = replace(case, first=MOVED).judge()
+    assert check.status == FAIL
+    assert "the difference does not grow" in check.reason
+
+
+def test_the_state_after_the_norm_need_not_grow() -> None:
+    """The norm's weights may make the difference smaller; ``lm_head`` answers for both final states."""
+    slots, other = ("boundary 12", "final", "final after the norm"), apart(states(), (0.26, 0.52, 0.3))
+    pair = judge_pair("batch", states(), other, slots, "BF16")
+
+    assert by_size(pair, states(), other, slots, "BF16")
+    assert not by_size(pair, states(), other, (*slots[:2], "boundary 30"), "BF16")
 
 
 def test_rows_of_a_boundary_whose_final_state_is_as_it_was_fail() -> None:
@@ -182,6 +248,8 @@ def test_what_does_not_happen_again() -> None:
         ("F16", (0.05, 0.07, 0.06), SKIPPED),
         ("BF16", (0.47, 0.26, 0.52), FAIL),  # does not grow
         ("BF16", (1.41, 1.41, 1.41), FAIL),  # nothing in common
+        ("BF16", (0.5, 0.6, 1.0), FAIL),  # an error of just the state's size: zeros
+        ("BF16", (0.03, 0.02, 0.02), SKIPPED),  # within the limit all of them: single rows are what failed
         ("F32", SEEN, FAIL),
     ],
 )
@@ -189,7 +257,7 @@ def test_without_evidence_only_what_grows_in_few_bits_is_undecided(
     dtype: str, medians: tuple[float, ...], status: str
 ) -> None:
     """Never a pass."""
-    figures: dict[str, Any] = {"states": [{"slot": "", "median": median} for median in medians]}
+    figures: dict[str, Any] = {"states": [{"slot": s, "median": m} for s, m in zip(SLOTS, medians, strict=True)]}
 
     assert undecided(Check("batch", FAIL, "seen", figures), "no answer", dtype).status == status
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -65,11 +66,16 @@ def test_a_rank_without_its_title_is_not_gone(step: str, among: list[dict[str, A
     assert up([LAUNCHER, RANK, {"role": "detokenizer"}], {}, tp=2, upto=step).name == "rank-killed"
 
 
-def ended(*apps: dict[str, Any], log: str = "", **run: Any) -> Verdict:
-    """Of a server that is gone, on a GPU where others hold memory."""
-    live = {"processes": [], "gpu_apps": [{"gpu": 0, "memory": 4022.0, "name": "sglang::scheduler", **a} for a in apps]}
+def ended(*apps: dict[str, Any], log: str = "", gpus: int = 0, case: Mapping[str, Any] = {}, **run: Any) -> Verdict:
+    """Of a server that is gone, on a GPU where others hold memory; ``gpus`` of 143,771 MiB each, if any are seen."""
+    seen = [{"count": gpus, "memory_total": 143771.0}] if gpus else []
+    live: dict[str, Any] = {
+        "processes": [],
+        "gpu_apps": [{"gpu": 0, "memory": 4022.0, "name": "sglang::scheduler", **a} for a in apps],
+    }
+    live |= {"gpus": seen}
     record = {"phase": "exited", "exit": KILLED, **run}
-    return judge(diagnose_cases.evidence({"tp": 1, "upto": "weights", "log": log, "live": live, "run": record}))
+    return judge(diagnose_cases.evidence({"tp": 1, "upto": "weights", "log": log, "live": live, "run": record, **case}))
 
 
 KEPT, ALONE = {"pid": 1304, "orphan": False}, {"pid": 1349, "orphan": True}
@@ -94,3 +100,87 @@ def test_a_cause_comes_before_what_was_left() -> None:
 
     assert ended(ALONE, log=OOM).name == "cuda-oom-kv"
     assert (killed.name, killed.rank) == ("rank-killed", 0)
+
+
+TORCH = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 1.00 GiB free.\n"
+
+
+def text_of(verdict: Verdict) -> str:
+    """Its evidence, as lines."""
+    return "\n".join(f"{f.source}: {f.text}" for f in verdict.evidence)
+
+
+@pytest.mark.parametrize("log, cause", [(OOM, "cuda-oom-kv"), (TORCH, "cuda-oom-weights")])
+@pytest.mark.parametrize(
+    "gpus, memory, confidence", [(1, 75000.0, "high"), (1, 15000.0, "medium"), (2, 75000.0, "medium")]
+)
+def test_memory_that_an_orphan_holds_is_why_it_ran_out(
+    log: str, cause: str, gpus: int, memory: float, confidence: str
+) -> None:
+    """A larger mem-fraction-static, which the log asks for, would not help. Of two GPUs it may have used the other."""
+    verdict = ended(KEPT, {**ALONE, "memory": memory}, log=log, gpus=gpus, case={"upto": "weights-begin"})
+
+    assert (verdict.name, verdict.confidence, verdict.alternatives) == ("orphan-holds-gpu", confidence, (cause,))
+    assert verdict.remedy.startswith("hsops stop --orphan 1349") and "1304" not in verdict.remedy
+    assert f"gpus: pid 1349 (sglang::scheduler): {memory:,.0f} MiB of GPU 0" in text_of(verdict)
+    assert f"log: {log.strip()[:60]}" in text_of(verdict)
+
+
+@pytest.mark.parametrize(
+    "memory, name", [(70900.0, "orphan-holds-gpu"), (4022.0, "cuda-oom-kv"), (None, "cuda-oom-kv")]
+)
+def test_an_orphans_share_of_a_gpu_of_unknown_size(memory: float | None, name: str) -> None:
+    """A tenth of a usual one; of memory that the driver does not tell nothing is said."""
+    assert ended({**ALONE, "memory": memory}, log=OOM).name == name
+
+
+@pytest.mark.parametrize(
+    "orphans, gpus",
+    [([{"memory": 14000.0}], 1), ([{"gpu": 1, "memory": 120000.0}], 2), ([{"gpu": 0, "memory": None}], 1)],
+    ids=["small", "on another GPU", "unknown"],
+)
+def test_an_orphan_that_is_not_the_reason_is_named(orphans: list[dict[str, Any]], gpus: int) -> None:
+    """Out of memory stays the verdict, with the orphan in its evidence and among the alternatives."""
+    verdict = ended(KEPT, *({**ALONE, **one} for one in orphans), log=OOM, gpus=gpus)
+
+    assert (verdict.name, verdict.alternatives[-1]) == ("cuda-oom-kv", "orphan-holds-gpu")
+    assert "gpus: pid 1349 (sglang::scheduler): " in text_of(verdict) and "pid 1304" not in text_of(verdict)
+
+
+def test_several_small_orphans_are_a_large_one() -> None:
+    """Together they hold more than a tenth; each is ended."""
+    small = [{"pid": pid, "orphan": True, "memory": 8000.0} for pid in (1349, 1350)]
+    verdict = ended(*small, log=OOM, gpus=1)
+
+    assert verdict.name == "orphan-holds-gpu"
+    assert "--orphan 1349 --orphan 1350" in verdict.remedy
+
+
+def test_the_gpus_are_those_of_the_servers_arguments() -> None:
+    """``base-gpu-id`` and tp: an orphan on GPU 3 is in the way of a server on GPUs 2 and 3."""
+    orphan = {**ALONE, "gpu": 3, "memory": 120000.0}
+    two = ended(orphan, log=OOM, gpus=4, case={"tp": 2, "args": "base_gpu_id=2, gpu_id_step=1"})
+    low = ended(orphan, log=OOM, gpus=4, case={"tp": 2})
+
+    copies = ended(orphan, log=OOM, gpus=4, case={"tp": 2, "args": "dp_size=2, enable_dp_attention=False"})
+    among = ended(orphan, log=OOM, gpus=4, case={"tp": 2, "args": "dp_size=2, enable_dp_attention=True"})
+
+    assert (two.name, low.name) == (copies.name, among.name) == ("orphan-holds-gpu", "cuda-oom-kv")
+    assert two.summary.endswith("of GPU 3")
+
+
+def test_one_orphan_on_several_gpus_is_ended_once() -> None:
+    """With and without a cause in the log."""
+    both = [{**ALONE, "gpu": gpu, "memory": 70000.0} for gpu in (0, 1)]
+
+    for log in (OOM, ""):
+        verdict = ended(*both, log=log, gpus=2, case={"tp": 2})
+        assert verdict.name == "orphan-holds-gpu"
+        assert verdict.remedy.count("--orphan 1349") == 1
+
+
+def test_other_causes_come_before_any_orphan() -> None:
+    """Memory has nothing to do with a compiler that is missing."""
+    verdict = ended({**ALONE, "memory": 120000.0}, log="RuntimeError: Could not find nvcc\n", gpus=1)
+
+    assert verdict.name != "orphan-holds-gpu" and "orphan-holds-gpu" not in verdict.alternatives

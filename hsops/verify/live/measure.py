@@ -27,6 +27,7 @@ class Difference:
         row: of the largest.
         above: rows beyond the limit that was given to ``differences``.
         cosine: the smallest of all rows.
+        norm: median of the rows' |b| / |a|.
     """
 
     slot: str
@@ -35,6 +36,7 @@ class Difference:
     row: int
     above: int
     cosine: float
+    norm: float
 
 
 def slots_of(sample: Sample) -> tuple[str, ...]:
@@ -80,6 +82,13 @@ def row_errors(a: States, b: States) -> npt.NDArray[np.float64]:
     return errors
 
 
+def norm_ratio(a: States, b: States) -> float:
+    """How long one state's rows are in ``b``, in those of ``a``: the median of |b| / |a|. Infinite over zeros."""
+    with np.errstate(all="ignore"):
+        x, y = (np.linalg.norm(one.astype(np.float64), axis=-1) for one in (a, b))
+        return float(np.median(np.where(x == y, 1.0, y / x)))
+
+
 def alike(states: States, slots: Sequence[str]) -> list[tuple[str, str, int]]:
     """Neighbouring states that have rows with the very same numbers, and how many: (slot, next slot, rows)."""
     found = []
@@ -118,4 +127,5 @@ def _difference(a: States, b: States, slot: str, limit: float) -> Difference:
         row,
         int((errors > limit).sum()),
         float(cosines.min()),
+        norm_ratio(a, b),
     )

@@ -3,6 +3,8 @@
 Kernels differ by the shape of a pass, a router with near ties picks other experts, and both grow with depth: a right
 capture of such a model differs too. So the call is sent once more with log-probabilities of P, and the server's own
 account of that very pass decides. It must have moved as the states did, and the captured final state must give it.
+That account says nothing of the states between, so these must look like the model's noise: none further than the final
+state bears out, growing with depth, and as long as they were.
 """
 
 from __future__ import annotations
@@ -17,11 +19,12 @@ import numpy.typing as npt
 from hsops.verify.live.checks import FAIL, PASS, SKIPPED, Check
 from hsops.verify.live.evidence import Scores
 from hsops.verify.live.judge import LIMITS, Limits, judge_head, judge_pair, rounding_of
-from hsops.verify.live.measure import FINAL, NORMED, States, row_errors
+from hsops.verify.live.measure import FINAL, NORMED, States, norm_ratio, row_errors
 
 OVER_FINAL = 3.0  # a boundary's median, in the final state's, above a floor
 UNLIKE = 1.0  # an error as large as the state: the two have nothing in common
-SHRINKS = 0.8  # a median below so much of the one before it does not grow
+SHRINKS = 0.8  # a median below so much of the largest before it does not grow
+NORMS = (0.8, 1.25)  # |other| / |alone|: noise turns a state, zeros and parts of a sum change its length
 FELT = 10.0  # log-probabilities that moved by less than a tenth of what the states say did not move with them
 
 Errors = npt.NDArray[np.float64]  # of one state's rows
@@ -49,7 +52,7 @@ def by_size(check: Check, a: States, b: States, slots: Sequence[str], dtype: str
     """Whether a pair failed by finite differences alone, none of them at a boundary only."""
     if check.status != FAIL or a.shape != b.shape:
         return False
-    return not _stray(_errors(a, b, slots), LIMITS[dtype])
+    return not _stray(a, b, slots, LIMITS[dtype])
 
 
 def judge_second(first: Check, second: Second, slots: Sequence[str], dtype: str) -> Check:
@@ -57,9 +60,9 @@ def judge_second(first: Check, second: Second, slots: Sequence[str], dtype: str)
     limits = LIMITS[dtype]
     if second.alone.shape != second.other.shape:
         return _failed(first, f"sent again: shapes {list(second.alone.shape)} and {list(second.other.shape)}")
-    errors = _errors(second.alone, second.other, slots)
-    if stray := _stray(errors, limits):
+    if stray := _stray(second.alone, second.other, slots, limits):
         return _failed(first, f"sent again: {stray}")
+    errors = _errors(second.alone, second.other, slots)
     pair = judge_pair(first.name, second.alone, second.other, slots, dtype)
     if pair.status == PASS:
         once = f"sent again, the states were within the limits ({pair.reason})"
@@ -71,9 +74,8 @@ def judge_second(first: Check, second: Second, slots: Sequence[str], dtype: str)
 
 def undecided(first: Check, why: str, dtype: str) -> Check:
     """Skipped when the differences may be the model's: not in float32, and they grow from state to state."""
-    medians = [state["median"] for state in first.figures["states"]]
-    grows = all(b >= SHRINKS * max(medians[:i], default=0.0) for i, b in enumerate(medians))
-    if dtype == "F32" or not grows or max(medians) > UNLIKE:
+    medians = {state["slot"]: state["median"] for state in first.figures["states"]}
+    if dtype == "F32" or _shrinks(medians, LIMITS[dtype]) or max(medians.values()) >= UNLIKE:
         return _failed(first, why)
     return Check(first.name, SKIPPED, f"undecided: {first.reason}; {why}", first.figures, first.threshold)
 
@@ -135,21 +137,45 @@ def _weigh(first: Check, second: Second, own: _Own, dtype: str) -> Check:
     return Check(first.name, PASS, reason, first.figures, first.threshold)
 
 
-def _stray(errors: Mapping[str, Errors], limits: Limits) -> str:
-    """A number that is none, or a state that goes further than the final state bears out."""
+def _stray(a: States, b: States, slots: Sequence[str], limits: Limits) -> str:
+    """A number that is none, or a state that is not what the model's own noise makes of it."""
+    errors = _errors(a, b, slots)
     if odd := [slot for slot, e in errors.items() if not np.isfinite(e).all()]:
         return f"{odd[0]} has numbers that are not finite"
+    if further := _further(errors, limits):
+        return further
+    for i, slot in enumerate(slots):
+        if not NORMS[0] <= (norm := norm_ratio(a[:, i], b[:, i])) <= NORMS[1]:
+            return f"{slot}: its rows are {norm:.2g} times as long (median), which noise does not do"
+    return _shrinks({slot: float(np.median(e)) for slot, e in errors.items()}, limits)
+
+
+def _further(errors: Mapping[str, Errors], limits: Limits) -> str:
+    """A state that goes further than the final state bears out."""
     if FINAL not in errors and NORMED not in errors:
         return ""
     final = _last(errors)
     middle = float(np.median(final))
     most = min(min(limits.floor, limits.median) + OVER_FINAL * middle, max(UNLIKE, 1.5 * middle))
     for slot, e in errors.items():
-        if (median := float(np.median(e))) > most:
+        if (median := float(np.median(e))) >= most:
             return f"{slot}: median {median:.2g}, the final state's is {middle:.2g}"
         alone = int(((e > limits.row) & (final <= limits.median)).sum())
         if alone > limits.share * len(e):
             return f"{slot}: {alone:,} of {len(e):,} rows above {limits.row:g} whose final state is as it was"
+    return ""
+
+
+def _shrinks(medians: Mapping[str, float], limits: Limits) -> str:
+    """A state beyond the limit from which a later one comes that is less far: noise stays in the stream, and grows."""
+    largest, where = 0.0, ""
+    for slot, median in medians.items():
+        if slot == NORMED and FINAL in medians:
+            continue  # no longer the stream, and lm_head answers for both
+        if largest > limits.median and median < SHRINKS * largest:
+            return f"{where}: median {largest:.2g}, and {slot} after it {median:.2g}: the difference does not grow"
+        if median > largest:
+            largest, where = median, slot
     return ""
 
 
