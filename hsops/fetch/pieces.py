@@ -141,13 +141,16 @@ class Pieces:
             self._changed.notify_all()
             return self._settle(piece)
 
-    def settle_all(self, pieces: Iterable[Piece]) -> list[bool]:
-        """The same of several."""
+    def came(self, pieces: Iterable[Piece]) -> list[bool]:
+        """They are here: of each whether it was the last of its file. They are under way still, until ``done``."""
         with self._changed:
-            found = [self._settle(piece) for piece in pieces]
-            self._under_way -= len(found)
+            return [self._settle(piece) for piece in pieces]
+
+    def done(self, count: int) -> None:
+        """So many that came are handed on, and nothing is left to do for them: it may be over now."""
+        with self._changed:
+            self._under_way -= count
             self._changed.notify_all()
-            return found
 
     def _settle(self, piece: Piece) -> bool:
         part = piece.transfer.file.part  # not the name: two versions of a file may be under way

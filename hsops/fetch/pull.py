@@ -177,7 +177,7 @@ class _Pull:
         self._throttle.take(count)
 
     def _landed(self, landed: Sequence[tuple[Piece, File]]) -> None:
-        ended = self.pieces.settle_all(piece for piece, _ in landed)
+        ended = self.pieces.came(piece for piece, _ in landed)
         due = [one for one, is_last in zip(landed, ended, strict=True) if is_last and one[1].part not in self._troubles]
         latest = list[tuple[File, bool]]()
         for piece, file in due:
@@ -186,6 +186,7 @@ class _Pull:
             else:
                 self.folder.drop(file.part)
         self._committer.put(latest)
+        self.pieces.done(len(landed))  # last: the committer ends when it is over
 
     def _wrong(self, piece: Piece) -> None:
         """Sent again from its first byte, a few times."""

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from hsops.core.checksum import checksum_of
 from hsops.fetch.commit import Committer
 from hsops.fetch.folder import Folder, open_folder
-from hsops.fetch.plan import File, Kept
+from hsops.fetch.pace import Streams
+from hsops.fetch.pieces import Pieces
+from hsops.fetch.plan import File, Kept, Part, Transfer
+from hsops.fetch.pull import Wish, _Pull
 from hsops.fetch.tree import OURS, TreeLayout
 from hsops.fetch.trouble import Trouble
 
@@ -86,3 +92,21 @@ def test_a_place_that_is_taken_is_one_files_trouble(tmp_path: Path, way: str) ->
 
     assert (trouble.id, trouble.code) == ("x/a", "local") and str(to / "x") in trouble.message
     assert (to / "a").read_bytes() == b"0123456789"
+
+
+def test_a_pull_is_not_over_before_its_last_file_is_with_the_committer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who waits for it ends the committer, and what is put then is never committed."""
+    pieces, over = Pieces([Transfer(FILE, Part(0), "new")]), list[bool]()
+    ways: Any = SimpleNamespace(far=False)
+
+    def put(_: Committer, files: Sequence[tuple[File, bool]]) -> None:
+        over.extend(pieces.over for _ in files)
+
+    monkeypatch.setattr(Committer, "put", put)
+    with open_folder(tmp_path, TreeLayout()) as folder:
+        work = _Pull(ways, "h", folder, pieces, wish=Wish(Streams(1, 1)), durable=lambda _: None)
+        work._landed([(piece, FILE) for piece in pieces.take(1)])
+
+    assert over == [False] and pieces.over

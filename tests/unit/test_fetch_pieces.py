@@ -106,6 +106,18 @@ def test_what_did_not_come_is_taken_again() -> None:
     assert pieces.over
 
 
+def test_it_is_not_over_before_what_came_is_handed_on() -> None:
+    """Whoever ends when it is over would miss the last files."""
+    pieces = Pieces(transfers(2, 1000))
+    taken = pieces.take(1)
+
+    assert pieces.came(taken) == [True, True] and not pieces.over
+    pieces.done(1)
+    assert not pieces.over
+    pieces.done(1)
+    assert pieces.over
+
+
 def test_more_may_come_until_it_is_closed() -> None:
     """A follower adds files; an empty queue is not the end."""
     pieces = Pieces(closed=False)
