@@ -45,12 +45,13 @@ class Pace:
 
     def __init__(self, streams: Streams, total: int | None, *, far: bool = False) -> None:
         worth = streams.most if total is None else max(1, -(-total // FIRST))
-        self.most = min(streams.most, worth)
+        self.most = self._top = min(streams.most, worth)
         self.least = min(streams.least, self.most)
         self.wanted = self.most if far else self.least
         self._since: tuple[float, int] | None = None  # when the present number began to flow, and the bytes by then
         self._before: tuple[int, float] | None = None  # the smaller number that was given up, and its rate
         self._settled = 0.0
+        self._limited = 0.0  # when the host let no more in
 
     def look(self, now: float, moved: int, flowing: int) -> int:
         """How many streams there should be.
@@ -60,6 +61,8 @@ class Pace:
             moved: bytes that came so far.
             flowing: streams that have begun.
         """
+        if self.most < self._top and now - self._limited >= AGAIN_S:
+            self.most = self._top
         if flowing < self.wanted:
             self._since = None
             return self.wanted
@@ -71,9 +74,9 @@ class Pace:
         self._judge(now, (moved - by_then) / (now - then))
         return self.wanted
 
-    def limit(self, most: int) -> None:
-        """There cannot be more: the host's sshd lets no more in."""
-        self.most = max(1, most)
+    def limit(self, most: int, now: float) -> None:
+        """The host's sshd let no more in; after ``AGAIN_S`` it may: it also drops some while many log in."""
+        self.most, self._limited = min(self.most, max(self.least, most)), now
         self.wanted, self._before = min(self.wanted, self.most), None
 
     def _judge(self, now: float, rate: float) -> None:

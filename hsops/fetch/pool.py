@@ -71,6 +71,7 @@ class _Stream:
     state: str = "opening"
     bytes: int = 0
     lost: int = 0
+    refused: bool = False  # the host did not let it in: it ends, the others go on
     worker: Worker = field(init=False)
 
     def __post_init__(self) -> None:
@@ -120,6 +121,7 @@ class Pool:
         self._lock, self._opening = threading.Lock(), threading.Semaphore(FAR_OPENING if ways.far else OPENING)
         self._streams: list[_Stream] = []
         self.notes: queue.SimpleQueue[Event] = queue.SimpleQueue()  # for people
+        self._fewest = self._pace.most  # streams that the host let in
         self.lost = self.most = 0  # streams: how often one was, how many were there at once
         self.last_loss: UnreachableError | None = None  # of a stream that gave up; the others go on
 
@@ -142,7 +144,8 @@ class Pool:
         living = [s for s in self._streams if s.worker.is_alive()]
         self.check()
         flowing = sum(s.state in ("flowing", "idle") for s in living)
-        wanted = self._pace.look(time.monotonic(), moved, flowing)
+        with self._lock:
+            wanted = self._pace.look(time.monotonic(), moved, flowing)
         gave_up = sum(s.state == "lost" and not s.worker.is_alive() for s in self._streams)
         while len(living) + gave_up < wanted and (self._pieces.waits or not self._streams):
             living.append(_Stream(self._work, len(self._streams)))
@@ -171,9 +174,9 @@ class Pool:
         stream.state = "lost" if failures > RETRIES else "over"
 
     def _surplus(self, stream: _Stream) -> bool:
-        """There are as many without it as are wanted."""
-        earlier = sum(s.worker.is_alive() for s in self._streams[: stream.number])
-        return earlier >= self._pace.wanted
+        """It was not let in, or there are as many without it as are wanted."""
+        earlier = sum(s.worker.is_alive() and not s.refused for s in self._streams[: stream.number])
+        return stream.refused or earlier >= self._pace.wanted
 
     def _try_line(self, stream: _Stream, failures: int) -> int:
         """Use up one line; returns how many in a row were lost without progress."""
@@ -226,13 +229,18 @@ class Pool:
             self._opening.release()
 
     def _is_one_too_many(self, stream: _Stream) -> bool:
-        """A stream more, that the host does not let in, while others flow: then there are no more than those."""
-        flowing = sum(s.state == "flowing" for s in self._streams)
-        if not flowing or stream.number < self._pace.least:
+        """A stream more, that the host does not let in, while others flow: then there are no more than the others, of
+        which some may be at the door still.
+        """
+        if not self.flowing or stream.number < self._pace.least:
             return False
         with self._lock:
-            self._pace.limit(flowing)
-        self.notes.put(Note(f"the host lets in no more than {flowing} streams at once", self._host))
+            stream.refused, before = True, self._fewest
+            others = sum(s.worker.is_alive() and not s.refused for s in self._streams)
+            self._pace.limit(others, time.monotonic())
+            self._fewest = most = min(before, self._pace.most)
+            if most < before:  # it is tried again, and told once
+                self.notes.put(Note(f"the host lets in no more than {most} streams for now", self._host))
         return True
 
     def _lose(self, error: UnreachableError, failures: int) -> None:

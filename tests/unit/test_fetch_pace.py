@@ -58,12 +58,22 @@ def test_nothing_is_judged_before_all_of_them_flow() -> None:
 
 
 def test_the_host_lets_in_no_more() -> None:
-    """Then that is the limit, whatever they would bring."""
+    """Then that is the limit for a while, whatever they would bring; sshd also drops some while many log in."""
     pace = Pace(Streams(2, 16), HUGE)
     drive(pace, lambda n: n * 1e7, 5)
-    pace.limit(3)
+    pace.limit(3, 5.0)
 
-    assert max(drive(pace, lambda n: n * 1e7, 60, start=5.0)) == 3
+    assert max(drive(pace, lambda n: n * 1e7, AGAIN_S - 1, start=5.0)) == 3
+    assert drive(pace, lambda n: n * 1e7, AGAIN_S, start=5.0 + AGAIN_S)[-1] == 16
+
+
+@pytest.mark.parametrize("most, left", [(9, 8), (7, 7), (2, 2), (0, 2)])
+def test_a_limit_is_never_less_than_was_asked_for(most: int, left: int) -> None:
+    """Nor more than there were."""
+    pace = Pace(Streams(2, 8), HUGE, far=True)
+    pace.limit(most, 1.0)
+
+    assert (pace.wanted, pace.most) == (left, left)
 
 
 @pytest.mark.parametrize("total, most", [(0, 1), (1, 1), (FIRST, 1), (FIRST + 1, 2), (100 * FIRST, 8), (None, 8)])
