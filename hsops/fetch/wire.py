@@ -57,6 +57,13 @@ class Whole:
 Event = Data | End | Refused | Whole
 _LONGEST_ERROR = 1 << 20
 _LONGEST_WORDS = 1 << 16  # of an end or a fault
+_BAD_WORDS = (
+    ValueError,
+    KeyError,
+    TypeError,
+    OverflowError,
+    RecursionError,
+)  # also Infinity, and ten thousand brackets
 
 
 class LostStreamError(UnreachableError):
@@ -113,7 +120,7 @@ class Reader:
                 answered.add(index)
                 yield self._whole(index, offset, length)
             elif kind == frames.DATA:
-                if offset != at[index] or offset + length > end:
+                if not length or offset != at[index] or offset + length > end:  # of none there might be no end
                     raise self._nonsense(f"bytes {offset} to {offset + length} where {at[index]} to {end} were due")
                 for data in self._pieces(length):
                     yield Data(index, at[index], data)
@@ -183,21 +190,21 @@ class Reader:
         try:
             error = json.loads(text)["error"]
             return AgentError(error["message"], code=error["code"], detail=error.get("detail"), host=self.host)
-        except (ValueError, KeyError, TypeError):
+        except _BAD_WORDS:
             return self._nonsense(repr(text[:200]))
 
     def _end(self, index: int, body: bytes) -> End:
         try:
             found = json.loads(body)
             return End(index, (int(found["ino"]), int(found["mtime_ns"])), str(found["sum"]))
-        except (ValueError, KeyError, TypeError):
+        except _BAD_WORDS:
             raise self._nonsense(f"the end {body[:200]!r}") from None
 
     def _refused(self, index: int, body: bytes) -> Refused:
         try:
             fault = json.loads(body)
             return Refused(index, str(fault["code"]), str(fault["message"]))
-        except (ValueError, KeyError, TypeError):
+        except _BAD_WORDS:
             raise self._nonsense(f"the fault {body[:200]!r}") from None
 
     def _nonsense(self, what: str) -> RemoteError:

@@ -212,3 +212,27 @@ def test_only_of_a_file_that_came_at_once_the_inode_is_known(
 
     assert (tmp_path / "to/a.part").read_bytes() == body
     assert (arrived.checksum, arrived.inode) == (dump.checksum, None if done else (found.st_ino, found.st_mtime_ns))
+
+
+@pytest.mark.parametrize("size", [10, frames.SMALL + 1])
+def test_a_kind_of_sum_that_nobody_knows_proves_nothing(size: int, host: Path, tmp_path: Path) -> None:
+    """It is a wrong one, and never asked for: the next file is summed up as before."""
+    (host / "a").write_bytes(bytes(size))
+    file, asked = listed(host / "a"), list[str]()
+    todo = [tuple(pieces_of(Transfer(replace(file, part=f"{i}.part"), Part(0), "new"))) for i in range(4)]
+
+    class Odd(Answers):
+        def ask(self, batch: Sequence[Piece], sums: str, *, always: bool) -> None:
+            asked.append(sums)
+            super().ask(batch, sums, always=always)
+
+        def write(self, data: bytes) -> None:
+            super().write(data.replace(b"xxh3:", b"md5::"))
+
+    wrong = list[Piece]()
+    nothing: Any = lambda *_: None  # noqa: E731
+    hooks = Hooks(lambda _: todo.pop() if todo else (), nothing, nothing, wrong.append, nothing)
+    with open_folder(tmp_path / "to", DumpLayout()) as folder:
+        Receiver(Odd(host), folder, hooks, "h").run(threading.Event())
+
+    assert (len(wrong), asked) == (4, ["xxh3"] * 4)

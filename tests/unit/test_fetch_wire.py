@@ -33,6 +33,11 @@ def end(index: int) -> bytes:
     return frames.pack(frames.END, index, 0, len(LAST)) + LAST
 
 
+def words(body: bytes) -> bytes:
+    """The end of file 0 in other words."""
+    return frames.pack(frames.END, 0, 0, len(body)) + body
+
+
 DONE = frames.pack(frames.DONE)
 REST = data(1, 2, b"cdef") + end(1) + DONE
 GOOD = frames.MAGIC + data(0, 0, b"01234") + data(0, 5, b"56789") + end(0) + REST
@@ -120,6 +125,8 @@ def test_a_refused_file_leaves_the_others() -> None:
         end(0),  # an end before the bytes
         frames.pack(frames.DATA, 0, 0, frames.LARGEST + 1),
         frames.pack(b"Q"),
+        frames.pack(frames.DATA, 0, 0, 0),  # nothing, which might go on without end
+        data(0, 0, b"0123456789") + frames.pack(frames.DATA, 0, 10, 0),
         DONE,  # before anything
         GOOD.removeprefix(frames.MAGIC).replace(end(1), b""),  # done before the last piece's end
         data(0, 0, b"0123456789") + end(0) + end(0) + REST,  # an end twice
@@ -127,6 +134,10 @@ def test_a_refused_file_leaves_the_others() -> None:
         frames.pack(frames.FAULT, 0, 0, 1 << 20),  # more words than anybody needs
         data(0, 0, b"0123456789") + frames.pack(frames.END, 0, 0, 2) + b"{}",
         frames.pack(frames.FAULT, 0, 0, 2) + b"[]",
+        frames.pack(frames.FAULT, 0, 0, 60_000) + b"[" * 60_000,
+        data(0, 0, b"0123456789") + words(b'{"ino":Infinity,"mtime_ns":5,"sum":""}'),
+        data(0, 0, b"0123456789") + words(b'{"ino":NaN,"mtime_ns":5,"sum":""}'),
+        data(0, 0, b"0123456789") + words(b"[" * 60_000),
         whole(0, b"01234567890"),  # a whole file that is longer, ...
         whole(0, b"012345678"),  # ... or shorter than the manifest says
         whole(1, b"abcdef"),  # the whole of a file whose rest was asked for
@@ -156,6 +167,12 @@ def test_an_agents_refusal_is_understood_at_any_frame(before: bytes) -> None:
         list(parse(cut(before + line, 5)))
 
     assert caught.value.code == "bad-request"
+
+
+def test_a_refusal_in_words_that_nobody_can_read_is_an_error_too() -> None:
+    """However deep they are."""
+    with pytest.raises(RemoteError, match="makes no sense"):
+        list(parse([b'{"error":' + b"[" * 100_000]))
 
 
 def test_requests_are_answered_one_after_the_other_on_one_stream() -> None:
