@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hsops.cli.drain import drained, home
+from hsops.cli.drain import INTERRUPTED, drained, home
 from hsops.cli.wiring import Session, run
 from hsops.render.console import Outcome
 
@@ -141,8 +141,13 @@ def _diagnose(session: Session, spec: ServerSpec, run_id: str) -> Finding:
 def _launch(session: Session, spec: ServerSpec, *, replace: bool) -> None:
     from hsops.cli import launch
     from hsops.core.errors import UnhealthyError
+    from hsops.core.events import Note
 
     found = launch.bring_up(session, launch.Wish(spec.name, wait=True, replace=replace))
+    if found.exit_code == INTERRUPTED:  # Ctrl-C is for the extract: another launch would end the run that is left
+        for line in found.lines:
+            session.console.emit(Note(line, spec.host))
+        raise KeyboardInterrupt
     if found.exit_code:
         said = found.errors[0]["message"] if found.errors else f"{spec.name} did not become healthy"
         raise UnhealthyError(said, host=spec.host, fix=f"hsops diagnose {spec.name}")
