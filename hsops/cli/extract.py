@@ -100,12 +100,13 @@ def drive(session: Session, wish: Wish) -> Outcome:
         return extracted(job)
     if len(specs) > 1:
         raise UsageError("--drain is of one server", fix="an extract for each, with folders of their own")
+    to = Path(wish.drain).expanduser()
     return drained(
         session,
         specs[0].name,
         wish.drain,
         frozenset(prompt.id for prompt in read),
-        lambda check: extracted(replace(job, drained=Drained(Path(wish.drain).expanduser(), home(wish.drain), check))),
+        lambda check: extracted(replace(job, drained=Drained(to, home(wish.drain), check, lambda: home(wish.drain)))),
     )
 
 

@@ -37,11 +37,13 @@ class Drained:
         folder: where it fetches to.
         home: dumps that are there already, by id, whatever the hosts still know of them.
         check: called twice a second; what it raises ends the extract, and what is done stays done.
+        now: dumps that are here by now.
     """
 
     folder: Path
     home: Mapping[str, Sample]
     check: Callable[[], None]
+    now: Callable[[], Mapping[str, Sample]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,10 +143,7 @@ def extract(job: Job, emit: Emit) -> Extracted:
     """
     started, chats = time.monotonic(), any(prompt.messages for prompt in job.prompts)
     _same_capture(job)
-    lanes = [
-        Lane(place, emit, file=str(job.file), concurrency=job.concurrency, relaunch=job.relaunch, patience=job.patience)
-        for place in job.places
-    ]
+    lanes = [_lane(job, place, emit) for place in job.places]
     with ExitStack() as stack:
         for place in job.places if job.journal else ():
             assert job.journal
@@ -159,10 +158,31 @@ def extract(job: Job, emit: Emit) -> Extracted:
             stack.callback(journal.close)
             pool = Pool(todo, journal)
             _warn_of_space(job, listings, todo, emit)
+            _expect(job, listings, lanes)
             interrupted = _drive(job, pool, lanes, emit)
         failures = _told(pool, journal) if pool else ()
     done = _summary(job, listings, lanes, pool, interrupted=interrupted)
     return replace(done, failures=failures, seconds=time.monotonic() - started)
+
+
+def _lane(job: Job, place: Place, emit: Emit) -> Lane:
+    return Lane(
+        place,
+        emit,
+        file=str(job.file),
+        concurrency=job.concurrency,
+        relaunch=job.relaunch,
+        patience=job.patience,
+        home=job.drained.now if job.drained else dict,
+    )
+
+
+def _expect(job: Job, listings: dict[str, Listing], lanes: Sequence[Lane]) -> None:
+    """Tell each lane which of the dumps that are done already its server holds."""
+    for sample in plan_of(job, listings).done:
+        for lane in lanes:
+            if listings[lane.name].samples.get(sample.id) is sample:
+                lane.has.add(sample.id)
 
 
 def plan_of(job: Job, listings: dict[str, Listing]) -> Plan:
@@ -329,7 +349,9 @@ def _row(lane: Lane, pool: Pool | None, already: int) -> ServerRow:
 
 
 def _stopped(job: Job, pool: Pool | None, lanes: Sequence[Lane], done: int) -> HsopsError | None:
-    """Why prompts are left: the error of the server that was lost last."""
+    """Why prompts are left: the error of the server that was lost last. Or why some are not done any more."""
+    if emptied := next((lane.emptied for lane in lanes if lane.emptied), None):
+        return emptied
     if pool is None or pool.settled:
         return None
     lane = next(lane for lane in reversed(lanes) if lane.error)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+from hsops.core.dumps import Sample
 from hsops.core.errors import (
     AuthenticationError,
     ConfigError,
@@ -44,19 +45,31 @@ class Lane:
         concurrency: requests at once.
         relaunch: how often the server may be started again.
         patience: seconds that its host's file system may stay full.
+        home: dumps that are here by now, by id, and need not be on the host any more.
     """
 
     def __init__(
-        self, place: Place, emit: Emit, *, file: str, concurrency: int, relaunch: int, patience: float
+        self,
+        place: Place,
+        emit: Emit,
+        *,
+        file: str,
+        concurrency: int,
+        relaunch: int,
+        patience: float,
+        home: Callable[[], Mapping[str, Sample]] = dict,
     ) -> None:
         self.standing, self.name = Standing(place, concurrency, emit), place.server
         self._place, self._file, self._most, self._emit, self._patience = place, file, relaunch, emit, patience
+        self._home = home
         self._ledger: Ledger | None = None
         self.relaunched, self._losses = 0, 0
         self._done = self._lost_at = self._waited_at = -1  # samples of this server: at present, at a loss, at a wait
         self.checked = False  # it takes every prompt of the pool
         self.sending = False
         self.error: HsopsError | None = None
+        self.emptied: HsopsError | None = None  # dumps that count as done are gone: no success, whoever does the rest
+        self.has = set[str]()  # ids of prompts that had their dump in its folder before
         self.lost: list[str] = []  # why, each time
         self._held: list[Item] = []
         self._thread: Worker | None = None
@@ -148,7 +161,8 @@ class Lane:
         while error := self._ended(pool):
             self.error, self._done = error, pool.tally(self.name).samples
             self._let_go(pool, error)
-            if pool.settled or not self.revive(error, pool.pause):
+            self.error = self.emptied or error
+            if self.emptied or pool.settled or not self.revive(error, pool.pause):
                 self._hand_on(pool, self._held, error)
                 return
 
@@ -166,6 +180,9 @@ class Lane:
         self.standing.finding = None
         listing = self.standing.look()
         self._sort(pool, listing)
+        self._compare(pool, listing)
+        if self.emptied:
+            raise self.emptied
         with self.standing.connected() as server:
             limits = self.standing.ask_limits(server)
             if not self.checked and (faults := list(refused(pool.prompts, limits, file=self._file))):
@@ -235,15 +252,24 @@ class Lane:
     def _take_in(self, item: News, ledger: Ledger) -> None:
         ledger.apply(item)
         if item.restarted:
-            ledger.fail(
-                HsopsError(
-                    "the dump folder was emptied or replaced while prompts were under way",
-                    host=self.standing.host,
-                    fix="run it again: it starts from what is there",
-                )
-            )
+            ledger.fail(self._emptied("its manifest is another one"))
         if item.gone:
             ledger.fail(self.standing.death())
+
+    def _compare(self, pool: Pool, listing: Listing) -> None:
+        """What counts as done must still be there: nobody told of the folder while the link or the server was away."""
+        gone = (self.has | pool.made(self.name)) - listing.samples.keys()
+        if gone and (gone := gone - self._home().keys()):
+            self._emptied(f"{len(gone):,} dumps that were there are not in its manifest any more, {min(gone)} for one")
+
+    def _emptied(self, why: str) -> HsopsError:
+        self.emptied = HsopsError(
+            "the dump folder was emptied or replaced while prompts were under way",
+            host=self.standing.host,
+            why=why,
+            fix="run it again: it starts from what is there",
+        )
+        return self.emptied
 
     # -- what was under way when the server was lost
 
@@ -258,7 +284,9 @@ class Lane:
         self.lost[-1] += f"; {found.words}" if found else ""
         self._emit(Note(f"{self.name}: {self.lost[-1]}", self.standing.host, "warn"))
         try:
-            self._sort(pool, self.standing.look(), error)
+            listing = self.standing.look()
+            self._sort(pool, listing, error)
+            self._compare(pool, listing)
         except HsopsError as lost:
             self._emit(Note(f"{lost.message}: what {self.name} had under way may be there twice", level="warn"))
             self._hand_on(pool, self._held, error)

@@ -107,6 +107,7 @@ class Pool:
     ) -> None:
         self._fresh, self._later = deque(Item(prompt) for prompt in prompts), list[Item]()
         self.prompts, self._left, self._tallies = tuple(prompts), len(self._fresh), dict[str, Tally]()
+        self._made = dict[str, set[str]]()
         self._journal, self._now, self._dice = journal, now, dice
         self._changed, self._closed = threading.Condition(), False
         self._began: float | None = None
@@ -127,6 +128,11 @@ class Pool:
     def tally(self, server: str) -> Tally:
         """What a server has made of these prompts."""
         return self._tallies.get(server, Tally())
+
+    def made(self, server: str) -> set[str]:
+        """Ids of these prompts whose dump a server has made."""
+        with self._changed:
+            return set(self._made.get(server, ()))
 
     def total(self) -> Tally:
         """What all have."""
@@ -216,6 +222,7 @@ class Pool:
 
     def _keep(self, sample: Sample, server: str) -> None:
         self.samples.append(sample)
+        self._made.setdefault(server, set()).add(sample.id)
         self._tallies[server] = self._tallies.get(server, Tally()).plus(sample)
         self._end()
 

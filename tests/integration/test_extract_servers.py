@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -11,19 +12,20 @@ from pathlib import Path
 
 import pytest
 
-from hsops.core.dumps import token_bytes
+from hsops.core.dumps import Sample, token_bytes
 from hsops.core.errors import LockedError, UnhealthyError, UsageError
 from hsops.core.events import Event, Note, ignore
 from hsops.core.prompts import Prompt
 from hsops.core.runs import Run
 from hsops.extract import lane as lanes
-from hsops.extract.extract import Extracted, Job, extract
+from hsops.extract.extract import Drained, Extracted, Job, extract
 from hsops.extract.journal import Journal, Tried, only_one
 from hsops.extract.place import Finding, Place
 from hsops.extract.plan import Capture
 from hsops.extract.pool import Failure
 from hsops.remote import runs
 from hsops.remote.agent import Agent
+from hsops.remote.dumps import list_samples
 from hsops.remote.log import read_log
 from hsops.render.extract import lines, outcome
 from tests.running import VICTIMS, wait_for
@@ -42,6 +44,7 @@ class Site:
         folder: for everything.
         again: the words with which a server is started again, by name.
         comes_back: those that their policy starts again, and how often they have been started.
+        empties: a launch does what a container does that is started anew: its RAM disk is empty.
     """
 
     agent: Agent
@@ -51,6 +54,7 @@ class Site:
     diagnosed: list[str] = field(default_factory=list)
     launched: list[tuple[str, bool]] = field(default_factory=list)
     finding: Finding = DEAD
+    empties: bool = False
 
     def start(self, name: str, *words: str, **more: object) -> Run:
         """A server that is up."""
@@ -82,6 +86,8 @@ class Site:
                 attempt = self.comes_back[name] = self.comes_back[name] + 1
                 wait_for(lambda: self.hellos(name) == attempt, f"attempt {attempt}")
                 return
+            if self.empties:
+                shutil.rmtree(self.dumps(name))
             if name not in self.again:
                 raise UnhealthyError(f"{name} does not come up")
             self.start(name, *self.again[name])
@@ -288,6 +294,38 @@ def test_all_servers_dead_is_an_error_and_a_rerun_continues(site: Site) -> None:
     done = extract(site.job("a", "b"), ignore)
 
     site.assert_each_once(done, "a", "b")
+
+
+def test_dumps_that_are_gone_after_a_relaunch_are_no_success(site: Site) -> None:
+    """Those that it made, and those that were done before; the rerun makes them again."""
+    site.start("a", "die=20")
+    site.again["a"] = ()
+    assert extract(site.job("a", count=10), ignore).samples == 10
+    site.empties = True
+
+    done = extract(site.job("a", relaunch=1), ignore)
+
+    assert done.stopped and "the dump folder was emptied" in done.stopped.message
+    assert done.stopped.why.split()[0] in map(str, range(16, 20))  # 20 were sent, four of them at once
+    assert site.launched == [("a", False)]
+    site.assert_each_once(extract(site.job("a"), ignore), "a")
+
+
+def test_dumps_that_are_here_may_be_gone_on_the_host(site: Site) -> None:
+    """Beside a fetch that brought them: only what is left is sent to the server that came back."""
+    site.start("a", "die=20")
+    site.again["a"] = ()
+    site.empties, here = True, dict[str, Sample]()
+
+    def emit(event: Event) -> None:
+        if isinstance(event, Note) and "is started again" in event.message:
+            here.update(list_samples(site.agent, str(site.dumps("a"))).samples)
+
+    done = extract(site.job("a", relaunch=1, drained=Drained(site.folder, {}, lambda: None, lambda: here)), emit)
+
+    assert (done.samples, done.failures, done.stopped) == (40, (), None)
+    assert site.lines("a") == Counter({f"p{i}": 1 for i in range(40) if f"p{i}" not in here})
+    assert 16 <= len(here) < 20
 
 
 def test_what_helps_decides_what_is_done(site: Site) -> None:
