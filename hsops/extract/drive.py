@@ -95,13 +95,13 @@ class Drive:
             self._pool.wake()
 
     def _take(self) -> Item | None:
-        item = self._pool.take(self._over)
+        item = self._pool.take(self._over, self._name)
         if item:
             with self._lock:
                 if not self._closed:
                     self._held[item.prompt.id] = item
                     return item
-            self._pool.give_back(item)
+            self._pool.give_back(item, self._name)
         return None
 
     def _do(self, item: Item, ticket: Ticket) -> None:

@@ -6,7 +6,7 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hsops.core.dumps import Sample
@@ -71,6 +71,11 @@ class Item:
     deaths: int = 0
     due: float = 0.0
 
+    @property
+    def alone(self) -> bool:
+        """One death more is its own fault: nothing else may be under way then, or that would be blamed with it."""
+        return self.deaths >= DEATHS - 1
+
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
@@ -107,7 +112,7 @@ class Pool:
     ) -> None:
         self._fresh, self._later = deque(Item(prompt) for prompt in prompts), list[Item]()
         self.prompts, self._left, self._tallies = tuple(prompts), len(self._fresh), dict[str, Tally]()
-        self._made = dict[str, set[str]]()
+        self._made, self._out = dict[str, set[str]](), dict[str, dict[str, Item]]()  # ids; what is under way; by server
         self._journal, self._now, self._dice = journal, now, dice
         self._changed, self._closed = threading.Condition(), False
         self._began: float | None = None
@@ -158,25 +163,42 @@ class Pool:
                 self._changed.wait(left)
             return not self._closed and self._left > 0
 
-    def take(self, over: Callable[[], bool]) -> Item | None:
-        """The next prompt; waits while all that are left are under way or not due. None when it is over."""
+    def take(self, over: Callable[[], bool], server: str) -> Item | None:
+        """The next prompt; waits while all that are left are under way, not due, or to go alone. None when it is over.
+
+        One that two servers have died with comes last, and is alone at its server.
+        """
         with self._changed:
             self._began = self._now() if self._began is None else self._began
             while not self._closed and self._left and not over():
-                now = self._now()
-                due = min(self._later, key=lambda item: item.due, default=None)
-                if due and due.due <= now:
-                    self._later.remove(due)
-                    return due
-                if self._fresh:
-                    return self._fresh.popleft()
-                self._changed.wait(due.due - now if due else None)
+                now, out = self._now(), self._out.setdefault(server, {})
+                item = self._next(out, now)
+                if item:
+                    out[item.prompt.id] = item
+                    return item
+                later = [item.due - now for item in self._later if item.due > now]
+                self._changed.wait(min(later, default=None))
             return None
+
+    def _next(self, out: Mapping[str, Item], now: float) -> Item | None:
+        if any(item.alone for item in out.values()):
+            return None
+        due = sorted((item for item in self._later if item.due <= now), key=lambda item: (item.alone, item.due))
+        if self._fresh and (not due or due[0].alone):
+            return self._fresh.popleft()
+        if not due or (due[0].alone and out):
+            return None
+        self._later.remove(due[0])
+        return due[0]
+
+    def _back(self, item: Item, server: str) -> None:
+        self._out.get(server, {}).pop(item.prompt.id, None)
 
     def settle(self, item: Item, attempt: Attempt, server: str) -> None:
         """What became of an attempt: done, given up, or to be sent again later."""
         self._journal.attempted(item.prompt, server, attempt.reason)
         with self._changed:
+            self._back(item, server)
             item.attempts += 1
             item.busy += attempt.busy
             if attempt.sample is not None:
@@ -186,15 +208,17 @@ class Pool:
             else:
                 self._put_back(item, pause(max(item.attempts - item.lost, 1), self._dice()))
 
-    def give_back(self, item: Item) -> None:
+    def give_back(self, item: Item, server: str) -> None:
         """It was not sent."""
         with self._changed:
+            self._back(item, server)
             self._put_back(item, 0.0)
 
     def found(self, item: Item, sample: Sample, server: str) -> None:
         """Its dump is there, whoever had it made."""
         self._journal.attempted(item.prompt, server, "")
         with self._changed:
+            self._back(item, server)
             self._keep(sample, server)
 
     def hand_on(self, items: Iterable[Item], server: str, reason: str, *, died: bool) -> None:
@@ -202,6 +226,7 @@ class Pool:
         for item in items:
             self._journal.attempted(item.prompt, server, reason)
             with self._changed:
+                self._back(item, server)
                 item.attempts += 1
                 item.lost += 1
                 item.deaths += died

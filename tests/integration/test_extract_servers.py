@@ -296,6 +296,17 @@ def test_all_servers_dead_is_an_error_and_a_rerun_continues(site: Site) -> None:
     site.assert_each_once(done, "a", "b")
 
 
+def test_a_prompt_that_kills_its_server_is_found_by_itself(site: Site) -> None:
+    """None of those that were under way with it is given up."""
+    site.start("a", "poison=p5")
+    site.again["a"] = ("poison=p5",)
+
+    done = extract(site.job("a", relaunch=3), ignore)
+
+    assert [(failure.id, failure.attempts) for failure in done.failures] == [("p5", 3)]
+    assert (done.samples, done.stopped, done.servers[0].relaunched) == (39, None, 3)
+
+
 def test_dumps_that_are_gone_after_a_relaunch_are_no_success(site: Site) -> None:
     """Those that it made, and those that were done before; the rerun makes them again."""
     site.start("a", "die=20")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -34,9 +35,9 @@ def pool(count: int, clock: Clock | None = None) -> Pool:
     return Pool(prompts, Journal(None, ignore), now=clock or Clock(), dice=lambda: 1.0)
 
 
-def take(from_: Pool) -> Item:
+def take(from_: Pool, server: str = "a") -> Item:
     """One that is there."""
-    item = from_.take(lambda: False)
+    item = from_.take(lambda: False, server)
     assert item
     return item
 
@@ -99,9 +100,9 @@ def test_what_a_dead_server_had_goes_to_another_at_once_and_three_deaths_are_its
     for _ in range(2):
         held.hand_on([guilty], "a", "died", died=True)
         held.hand_on([other], "a", "cut off", died=False)
-        assert {take(held).prompt.id, take(held).prompt.id} == {"p0", "p1"}
+        assert {id(take(held)), id(take(held, "b" if guilty.alone else "a"))} == {id(guilty), id(other)}
     held.hand_on([guilty], "b", "died", died=True)
-    held.hand_on([other], "b", "cut off", died=False)
+    held.hand_on([other], "a", "cut off", died=False)
 
     (failure,) = held.failures
     assert (failure.id, failure.attempts) == ("p0", 3)
@@ -109,14 +110,35 @@ def test_what_a_dead_server_had_goes_to_another_at_once_and_three_deaths_are_its
     assert take(held) is other
 
 
+def test_a_prompt_that_kills_its_server_costs_none_of_those_under_way_with_it() -> None:
+    """Twice they die together; then each goes alone, after all others, and only the guilty one is given up."""
+    held, deaths, done = pool(40), Counter[str](), set[str]()
+    while not held.settled:
+        out = [take(held)]
+        plain = [f"p{i}" for i in range(40) if f"p{i}" not in done and deaths[f"p{i}"] < 2]
+        out += [take(held) for _ in range(min(16, len(plain)) - 1)]
+        names = {item.prompt.id for item in out}
+        if "p3" in names:
+            held.hand_on(out, "a", "died", died=True)
+            deaths.update(names)
+            continue
+        for item in out:
+            held.settle(item, Attempt(replace(SAMPLE, id=item.prompt.id)), "a")
+        done |= names
+
+    assert [failure.id for failure in held.failures] == ["p3"]
+    assert (deaths["p3"], len(done)) == (3, 39)
+    assert deaths.most_common(2)[1][1] == 2
+
+
 def test_who_waits_is_woken_by_what_comes_back_and_by_the_end() -> None:
     """All prompts are under way elsewhere: one comes back, the last one is done."""
     held = pool(1)
     item, got = take(held), list[Item | None]()
-    thread = threading.Thread(target=lambda: got.extend([held.take(lambda: False), held.take(lambda: False)]))
+    thread = threading.Thread(target=lambda: got.extend([held.take(lambda: False, "a"), held.take(lambda: False, "a")]))
     thread.start()
 
-    held.give_back(item)
+    held.give_back(item, "a")
     held.found(item, SAMPLE, "a")  # by whom does not matter
 
     thread.join(10)
@@ -129,7 +151,7 @@ def test_nobody_takes_from_a_closed_pool() -> None:
     held = pool(1)
     held.close()
 
-    assert held.take(lambda: False) is None
+    assert held.take(lambda: False, "a") is None
     assert not held.pause(60)
 
 

@@ -5,7 +5,8 @@ its dump folder, and ``N`` counts them from 1. ``die=N`` ends it at that one wit
 dump and before the answer, ``hang=N`` answers nothing from there on, and /health is 503. ``busy=N``, ``breaks=N``: the
 first N are refused with 503 and 500. ``bad=ID``: that one's dump fails each time. ``refuse=ID``: that one is answered
 with 400, as is one that is under way already (SGLang from 0.5.10 on does that). ``cut=N``: the connection of that one
-breaks, and its dump is made once it is asked for again. ``tokens=N``: what ``/server_info`` says that it holds.
+breaks, and its dump is made once it is asked for again. ``poison=ID`` ends it each time. ``tokens=N``: what
+``/server_info`` says that it holds.
 ``pause=MS`` before each answer; ``holds=FILE``: until there is such a file, but for the first ``free=N``. When it dies
 it leaves ``died``. The most tokens that were ever asked for at once are in ``most``.
 """
@@ -97,7 +98,7 @@ class Answer(http.server.BaseHTTPRequestHandler):
             return State.asked
 
     def _generate(self, body: "dict[str, object]", number: int) -> None:
-        if number == wish("die"):
+        if number == wish("die") or body["rid"] == f"hs-{WISHES.get('poison')}":
             die()
         if wish("hang") and number >= wish("hang"):
             State.hung = True
