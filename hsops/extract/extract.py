@@ -43,7 +43,7 @@ class Drained:
     folder: Path
     home: Mapping[str, Sample]
     check: Callable[[], None]
-    now: Callable[[], Mapping[str, Sample]]
+    now: Callable[[], Mapping[str, Sample]] = dict
 
 
 @dataclass(frozen=True, slots=True)

@@ -304,7 +304,8 @@ def test_a_prompt_that_kills_its_server_is_found_by_itself(site: Site) -> None:
     done = extract(site.job("a", relaunch=3), ignore)
 
     assert [(failure.id, failure.attempts) for failure in done.failures] == [("p5", 3)]
-    assert (done.samples, done.stopped, done.servers[0].relaunched) == (39, None, 3)
+    assert (done.samples, done.stopped) == (39, None)
+    assert done.servers[0].relaunched in (2, 3)  # not after the third death when all others were done by then
 
 
 def test_dumps_that_are_gone_after_a_relaunch_are_no_success(site: Site) -> None:
