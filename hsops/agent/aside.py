@@ -6,8 +6,10 @@ Who evicts holds a lock of the folder, which ends with it: whoever looks at the 
 import contextlib
 import fcntl
 import os
+import time
 
 ASIDE = ".hsops-evicting."  # before a file's name
+PATIENCE_S = 5.0  # for a lock: who looks at the folder has it for a moment
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
@@ -41,10 +43,25 @@ def left_in(handle: int, *, restore: bool = True) -> int:
     return len(names)
 
 
-def hold(handle: int) -> None:
-    """Tell others that files are put aside here, until the folder is closed; several may at once."""
-    with contextlib.suppress(OSError):
-        fcntl.flock(handle, fcntl.LOCK_SH)
+def hold(handle: int) -> bool:
+    """Tell others that files are put aside here, until the folder is closed; several may at once.
+
+    False: somebody has the folder for himself, and may for hours: a fetch on this host that writes to it.
+    """
+    until = time.monotonic() + PATIENCE_S
+    while not (held := _shared(handle)) and time.monotonic() < until:
+        time.sleep(0.05)
+    return held
+
+
+def _shared(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks
+        pass
+    return True
 
 
 def give_name(handle: int, name: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from hsops.agent import aside, send, tree
 
 ASIDE = aside.ASIDE
+IN_USE = "the folder is in use"
 _NO_FOLDER = (errno.ELOOP, errno.ENOTDIR)
 
 
@@ -18,7 +19,8 @@ def evict(params: "dict[str, Any]") -> "dict[str, Any]":
 
     ``params``: ``folder``; ``files`` [[name, size, inode, mtime_ns, checksum], ...]: a file is removed if it is the one
     with that inode, size and time; with inode 0 its content is read, and must have that checksum.
-    Result: ``removed`` [name, ...]; ``kept`` {name: "missing" | "changed" | "open" | what the system said}.
+    Result: ``removed`` [name, ...]; ``kept`` {name: "missing" | "changed" | "open" | ``IN_USE`` | what the
+    system said}.
     """
     folder = send.folder_of(params)
     kept, found = {}, {}  # type: dict[str, str], dict[str, os.stat_result]
@@ -27,16 +29,16 @@ def evict(params: "dict[str, Any]") -> "dict[str, Any]":
     with contextlib.ExitStack() as stack:
         folders = _Folders(folder, stack)
         for name, *wanted in params["files"]:
-            with _fault_of(name, kept):
+            with _fault_of(folders, name, kept):
                 found[name] = _found(folders.place(name), *wanted)
         for name in list(found):
-            with _fault_of(name, kept):
+            with _fault_of(folders, name, kept):
                 handle, last = folders.place(name)
                 os.rename(last, ASIDE + last, src_dir_fd=handle, dst_dir_fd=handle)
         taken = {name: one for name, one in found.items() if name not in kept}
         busy = _busy(taken)
         for name, one in taken.items():
-            with _fault_of(name, kept):
+            with _fault_of(folders, name, kept):
                 _remove(folders.place(name), one, busy=name in busy)
     return {"removed": [name for name in taken if name not in kept], "kept": kept}
 
@@ -46,13 +48,13 @@ class _StaysError(Exception):
 
 
 @contextlib.contextmanager
-def _fault_of(name: str, kept: "dict[str, str]") -> "Iterator[None]":
+def _fault_of(folders: "_Folders", name: str, kept: "dict[str, str]") -> "Iterator[None]":
     try:
         yield
     except _StaysError as error:
         kept[name] = str(error)
     except FileNotFoundError:
-        kept[name] = "missing"
+        kept[name] = folders.why_missing(name)
     except OSError as error:  # what was a file or a folder when it was listed is a link by now
         kept[name] = "changed" if error.errno in _NO_FOLDER else error.strerror or str(error)
 
@@ -62,17 +64,32 @@ class _Folders:
 
     def __init__(self, root: str, stack: contextlib.ExitStack) -> None:
         self._root, self._stack, self._open = root, stack, {}  # type: str, contextlib.ExitStack, dict[str, int]
+        self._in_use = set()  # type: set[str]
 
     def place(self, name: str) -> "tuple[int, str]":
         """The open folder of a file, and its name there."""
         below, _, last = name.rpartition("/")
+        if below in self._in_use:
+            raise _StaysError(IN_USE)
         if below not in self._open:
             handle = self._enter(below)
             self._stack.callback(os.close, handle)
             aside.left_in(handle)
-            aside.hold(handle)
+            if not aside.hold(handle):
+                self._in_use.add(below)  # waited for once
+                raise _StaysError(IN_USE)
             self._open[below] = handle
         return self._open[below], last
+
+    def why_missing(self, name: str) -> str:
+        """Another evict may have it aside, and decide to keep it: looked for in the order in which it goes back."""
+        with contextlib.suppress(OSError, _StaysError):  # nor is there its folder
+            handle, last = self.place(name)
+            for one in (ASIDE + last, last):
+                with contextlib.suppress(FileNotFoundError):
+                    os.lstat(one, dir_fd=handle)
+                    return "open"
+        return "missing"
 
     def _enter(self, below: str) -> int:
         handle = os.open(self._root, aside.FOLDER)

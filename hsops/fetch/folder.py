@@ -279,7 +279,7 @@ def open_folder(path: Path, layout: Layout) -> Iterator[Folder]:
         LockedError: another fetch writes there.
     """
     new = [folder for folder in (path, *path.absolute().parents) if not folder.exists()]
-    with locked_folder(path, "another fetch writes to"):
+    with locked_folder(path, "another fetch writes to, or evicts from,"):
         _make_own((path / layout.manifest).parent, path)
         for folder in {path, *(made.absolute().parent for made in new)}:
             sync_folder(folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from hsops.agent import aside, doctor, dumps, evict, tree
+from hsops.core.files import locked_folder
 
 Request = dict[str, Any]
 
@@ -111,6 +113,60 @@ def test_nothing_is_taken_from_one_that_lives(tmp_path: Path, events: list[dict[
     for handle in (wait, go):
         os.close(handle)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_another_evict_has_aside_is_not_missing(tmp_path: Path) -> None:
+    """It may keep it; "missing" would be written down as evicted."""
+    (tmp_path / "a").write_bytes(b"a")
+    wanted = request(tmp_path, "a")
+    wait, go = os.pipe()
+    with evicting(wanted, lambda: bool(os.read(wait, 1)) or None) as pid:
+        assert evict.evict(wanted) == {"removed": [], "kept": {"a": "open"}}
+        os.write(go, b".")
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    for handle in (wait, go):
+        os.close(handle)
+    assert evict.evict(wanted) == {"removed": [], "kept": {"a": "missing"}}
+
+
+def test_one_that_is_put_aside_between_two_looks_is_not_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has its name again when it is looked for."""
+    (tmp_path / "a").write_bytes(b"a")
+    found = evict._found
+
+    def gone(*_: object) -> os.stat_result:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(evict, "_found", gone)
+    assert evict.evict(request(tmp_path, "a")) == {"removed": [], "kept": {"a": "open"}}
+    monkeypatch.setattr(evict, "_found", found)
+    assert evict.evict(request(tmp_path, "a")) == {"removed": ["a"], "kept": {}}
+
+
+def test_a_folder_that_a_fetch_writes_to_is_waited_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has it for as long as it runs; files of other folders go."""
+    monkeypatch.setattr(aside, "PATIENCE_S", 0.2)
+    waits, flock = list[int](), fcntl.flock
+
+    def counted(handle: int, how: int) -> None:
+        waits.append(how)
+        flock(handle, how)
+
+    (tmp_path / "sub").mkdir()
+    names = ("a", "b", "sub/c")
+    for name in names:
+        (tmp_path / name).write_bytes(b"a")
+    wanted = request(tmp_path, *names)
+
+    with locked_folder(tmp_path, "busy"):
+        monkeypatch.setattr(fcntl, "flock", counted)
+        answer = evict.evict(wanted)
+        monkeypatch.setattr(fcntl, "flock", flock)
+    assert answer == {"removed": ["sub/c"], "kept": {"a": evict.IN_USE, "b": evict.IN_USE}}
+    assert all(how & fcntl.LOCK_NB for how in waits)
+    assert evict.evict(wanted) == {"removed": ["a", "b"], "kept": {"sub/c": "missing"}}
 
 
 def test_a_name_that_is_given_back_meanwhile_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
