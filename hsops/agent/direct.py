@@ -41,8 +41,13 @@ def direct(params: "dict[str, Any]") -> None:
         _widen(listener, int(params["window"]))
         listener.bind(place)
         listener.listen(64)
-        protocol.emit("listening", address=address, port=listener.getsockname()[1], cores=os.cpu_count())
+        protocol.emit("listening", address=address, port=listener.getsockname()[1], cores=_cores())
         _Door(context, send.folder_of(params), client.partition("%")[0]).keep(listener)
+
+
+def _cores() -> "int | None":
+    """That this process may use: a container or ``taskset`` may leave it few of many."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
 def _widen(listener: socket.socket, window: int) -> None:

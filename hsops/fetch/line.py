@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -13,6 +12,7 @@ from hsops.core.deadline import Deadline
 from hsops.core.errors import HsopsError, RemoteError, UnreachableError
 from hsops.core.events import Emit, Note
 from hsops.core.inventory import Channel
+from hsops.core.parallel import cores
 from hsops.fetch.pieces import Piece
 from hsops.fetch.wire import LostStreamError
 from hsops.remote.agent import Agent
@@ -206,9 +206,9 @@ def _tried(agent: Agent, source: str, way: Channel) -> Iterator[tuple[Direct | N
         return
     first: Connection | None = None
     try:
-        cores = min(os.cpu_count() or 1, direct.place.cores)
-        if way == "auto" and cores >= MANY and agent.host.round_trip < FAR_S:
-            yield None, None, f": with {cores} cores at both ends its processes bring more than one process's TLS"
+        both = min(cores(), direct.place.cores)
+        if way == "auto" and both >= MANY and agent.host.round_trip < FAR_S:
+            yield None, None, f": with {both} cores at both ends its processes bring more than one process's TLS"
             return
         try:
             first = direct.connect(FIRST_S if way == "auto" else BULK.connect)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import os
 import re
 import signal
 import socket
@@ -267,6 +268,21 @@ def test_auto_takes_ssh_between_many_cores(
         assert found.name == name
 
     assert ("cores at both ends" in str(told)) == (name == "ssh")
+
+
+def test_only_cores_that_may_be_used_count(agent: Agent, here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container may leave few of many, at either end."""
+    mine = os.sched_getaffinity(0)
+    with opened(agent, str(here.source)) as direct:
+        assert direct.place.cores == len(mine)
+
+    monkeypatch.setattr(line, "FIRST_S", 30.0)
+    monkeypatch.setattr(line, "MANY", 2)
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    monkeypatch.setattr(type(agent.host), "round_trip", property(lambda _: 0.0))
+    with ways(agent, str(here.source), "auto", WORTH, lambda _: None) as found:
+        assert found.name == "direct"
 
 
 def test_an_impostor_is_told_from_the_agent(agent: Agent, here: Place) -> None:
