@@ -282,6 +282,8 @@ def _drive(job: Job, pool: Pool, lanes: Sequence[Lane], emit: Emit) -> bool:
         for lane in lanes:
             lane.start(pool)
         while alive := [lane for lane in lanes if not lane.over]:
+            if pool.settled and all(lane.reviving for lane in alive):
+                break  # a server whose launch takes minutes is not needed any more
             alive[0].join(TICK_S)
             if job.drained:
                 job.drained.check()

@@ -67,6 +67,7 @@ class Lane:
         self._done = self._lost_at = self._waited_at = -1  # samples of this server: at present, at a loss, at a wait
         self.checked = False  # it takes every prompt of the pool
         self.sending = False
+        self.reviving = False  # nothing is under way but its server's return
         self.error: HsopsError | None = None
         self.emptied: HsopsError | None = None  # dumps that count as done are gone: no success, whoever does the rest
         self.has = set[str]()  # ids of prompts that had their dump in its folder before
@@ -162,9 +163,11 @@ class Lane:
             self.error, self._done = error, pool.tally(self.name).samples
             self._let_go(pool, error)
             self.error = self.emptied or error
+            self.reviving = True
             if self.emptied or pool.settled or not self.revive(error, pool.pause):
                 self._hand_on(pool, self._held, error)
                 return
+            self.reviving = False
 
     def _ended(self, pool: Pool) -> HsopsError | None:
         """Why it could not go on; None: it has nothing to do any more."""

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Event as Event_
 
 import pytest
 
@@ -45,6 +46,7 @@ class Site:
         again: the words with which a server is started again, by name.
         comes_back: those that their policy starts again, and how often they have been started.
         empties: a launch does what a container does that is started anew: its RAM disk is empty.
+        slow: a launch takes until this is set.
     """
 
     agent: Agent
@@ -55,6 +57,7 @@ class Site:
     launched: list[tuple[str, bool]] = field(default_factory=list)
     finding: Finding = DEAD
     empties: bool = False
+    slow: Event_ | None = None
 
     def start(self, name: str, *words: str, **more: object) -> Run:
         """A server that is up."""
@@ -86,6 +89,9 @@ class Site:
                 attempt = self.comes_back[name] = self.comes_back[name] + 1
                 wait_for(lambda: self.hellos(name) == attempt, f"attempt {attempt}")
                 return
+            if self.slow:
+                self.slow.wait(60)
+                self.launched.append((name, True))
             if self.empties:
                 shutil.rmtree(self.dumps(name))
             if name not in self.again:
@@ -221,6 +227,20 @@ def test_servers_share_a_list_and_a_dead_one_hands_on(site: Site) -> None:
     again = extract(site.job("a", "b", count=60), ignore)
     assert (again.already, again.samples) == (60, 60)
     assert [row.already for row in again.servers] == [dead.samples, other.samples]
+
+
+def test_a_launch_that_nobody_needs_any_more_is_not_waited_for(site: Site) -> None:
+    """The other server has done the rest meanwhile."""
+    site.slow = Event_()
+    site.start("a", "die=8")
+    site.start("b", f"holds={site.dumps('a')}/died")
+
+    done = extract(site.job("a", "b", relaunch=1), ignore)
+    waited = site.launched[1:]
+    site.slow.set()
+
+    site.assert_each_once(done, "a", "b")
+    assert (site.launched[0], waited) == (("a", False), [])
 
 
 def test_a_server_that_is_down_at_the_start_leaves_its_work_to_the_others(site: Site) -> None:
