@@ -145,7 +145,7 @@ def test_a_dead_server_is_told_with_its_verdict_and_what_is_left(site: Site) -> 
     assert f"server-died: it is gone; {done.samples} of 40 are done" in done.stopped.why
     assert done.servers[0].verdict == {"class": "server-died"}
     assert (site.diagnosed, site.launched, done.failures) == (["a"], [], ())
-    assert 16 <= done.samples < 20
+    assert 16 <= done.samples < 24
 
 
 def test_a_dead_server_is_started_again_and_no_dump_is_made_twice(site: Site) -> None:
@@ -338,7 +338,7 @@ def test_dumps_that_are_gone_after_a_relaunch_are_no_success(site: Site) -> None
     done = extract(site.job("a", relaunch=1), ignore)
 
     assert done.stopped and "the dump folder was emptied" in done.stopped.message
-    assert done.stopped.why.split()[0] in map(str, range(16, 20))  # 20 were sent, four of them at once
+    assert done.stopped.why.split()[0] in map(str, range(16, 24))  # four at once; three may pass while the 20th dies
     assert site.launched == [("a", False)]
     site.assert_each_once(extract(site.job("a"), ignore), "a")
 
@@ -357,7 +357,7 @@ def test_dumps_that_are_here_may_be_gone_on_the_host(site: Site) -> None:
 
     assert (done.samples, done.failures, done.stopped) == (40, (), None)
     assert site.lines("a") == Counter({f"p{i}": 1 for i in range(40) if f"p{i}" not in here})
-    assert 16 <= len(here) < 20
+    assert 16 <= len(here) < 24
 
 
 def test_what_helps_decides_what_is_done(site: Site) -> None:
