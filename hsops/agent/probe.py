@@ -223,7 +223,8 @@ class Probe:
         for process in self._watched("scheduler"):
             threads = next((s["threads"] for s in process.get("stacks", ()) if s.get("threads")), None)
             if threads and process["state"] not in "Tt":
-                kinds.setdefault(threads[0]["frames"][:1] and threads[0]["frames"][0][0], process)
+                frames = threads[0]["frames"]  # none of a thread that has just begun
+                kinds.setdefault(frames[0][0] if frames else "", process)
         some, longest = list(kinds.values())[:NATIVE], self._left(NATIVE_S + ENDING_S) - ENDING_S
         if self.spy and some and longest > NATIVE_S / 4:
             found = probe_stacks.dump(self.spy, [p["pid"] for p in some], longest, native=True)
