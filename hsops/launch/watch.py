@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,6 +27,7 @@ _REFUSED = (
 _SILENT = "hsops stop; hsops deploy --status tells whether the patch is in place; hsops logs what its processes said"
 _NO_FILE = "every rank writes a hello file to {}/hello when its model is built"
 REFUSAL_GRACE_S = 2.0  # after a rank's refusal: the others mostly refuse too, and are named with it
+HELLO_GRACE_S = 10.0  # of a healthy server: its hello files are looked for each second, later on a busy machine
 DEATH_GRACE_S = 0.8  # after a death: what the others have to say comes in the next moments
 DECISION_S = 30.0  # with a restart policy: its supervisor gives the rest 15 s to notice, ends it, and decides
 
@@ -99,6 +101,7 @@ class Watch:
         self._reader = LogReader(tp=run.tp, sglang=run.sglang)
         self.summary = self._reader.summary()
         self._dead_at: float | None = None
+        self._stable_at = math.inf  # since when it is STABLE
         self._refused_at: float | None = None
         self._told_restart: float | None = None
         self._over = False
@@ -158,8 +161,8 @@ class Watch:
             return None
         if self.probe is not None and self.probe.status in (401, 403):
             return KeyWanted(self.probe.path, self.probe.status)
-        if self.ladder.level == STABLE:
-            return Answering()
+        if self._is_stable(now):
+            return None if self.run.dump_dir and self.run.silent else Answering()
         limit = self.limit_s
         silent = self.signs.silent_s(now)
         return Silent(silent, limit) if silent >= limit else None
@@ -185,9 +188,16 @@ class Watch:
             return CaptureRefused(self.run.capture_fault, _REFUSED)
         if heard and (refusal := self._refusal_of_the_silent()):
             return CaptureRefused(f"{refusal.who} does not capture: {refusal.why} (log line {refusal.line})", _REFUSED)
-        if self.ladder.level == STABLE and self.run.silent:
+        if self._is_stable(now) and self.run.silent and now - self._stable_at >= HELLO_GRACE_S:
             return CaptureRefused(f"{self.run.capture_fault}: {_NO_FILE.format(self.run.dump_dir)}", _SILENT)
         return None
+
+    def _is_stable(self, now: float) -> bool:
+        if self.ladder.level != STABLE:
+            self._stable_at = math.inf
+        elif self._stable_at == math.inf:
+            self._stable_at = now
+        return self.ladder.level == STABLE
 
     def _refusal_of_the_silent(self) -> Refusal | None:
         """What the log has of a process without a hello file: a full or read-only folder keeps none."""

@@ -19,7 +19,7 @@ from hsops.launch.health import ANSWERS, REFUSED, STABLE, STARTING, UP, Probe
 from hsops.launch.matrix import matrix
 from hsops.launch.standing import Standing
 from hsops.launch.wait import _died
-from hsops.launch.watch import Answering, CaptureRefused, Died, Silent, Watch
+from hsops.launch.watch import HELLO_GRACE_S, Answering, CaptureRefused, Died, Silent, Watch
 from hsops.remote.orphans import Orphans
 from hsops.render import status as render_status
 
@@ -507,18 +507,23 @@ def test_good_runs_stretch_the_patience_and_tell_the_time_to_go() -> None:
 
 
 def test_capture_must_be_confirmed_by_every_rank() -> None:
-    """A healthy server of which one rank said nothing is not healthy; one that says no is refused at once."""
+    """A healthy server of which one rank said nothing is not healthy; one that says no is refused at once.
+
+    A file that was written since the last look at them is waited for, however fast the server became healthy.
+    """
     watch = a_watch(captures=True)
     said = list(watch.take(hello({"rank": 0, "ok": True, "reason": ""}), 1.0))
     climb(watch, 200, 200, 200, 200)
 
-    silent = watch.judge(2.0)
+    early, late = watch.judge(2.0), watch.judge(2.0 + HELLO_GRACE_S - 0.1)
+    silent = watch.judge(2.0 + HELLO_GRACE_S)
     list(watch.take(hello({"rank": 0, "ok": True}, {"rank": 1, "ok": True}), 1.0))
-    whole = watch.judge(3.0)
+    whole = watch.judge(13.0)
     list(watch.take(hello({"rank": 1, "ok": False, "reason": "radix cache is on"}), 1.0))
-    refused = watch.judge(4.0)
+    refused = watch.judge(14.0)
 
     assert said == [CaptureSaid(0, captures=True, reason="")]
+    assert early is None and late is None
     assert isinstance(silent, CaptureRefused) and "no word of the capture from TP1" in silent.reason
     assert "/dumps/hello" in silent.reason and "hsops deploy --status" in silent.fix
     assert whole == Answering()
