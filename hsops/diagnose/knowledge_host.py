@@ -123,6 +123,6 @@ HOST: dict[str, tuple[str, str]] = {
     # configuration
     "model-path-missing": ("a folder on the host that holds config.json, or a hub id", "ls of the path on the host"),
     "dump-dir-unwritable": ("give the server's user the folder", "hsops doctor"),
-    "dump-dir-full": ("hsops fetch, then remove there what is verified here", "df of the dump folder"),
+    "dump-dir-full": ("hsops fetch --evict: removes there what is safe here", "df of the dump folder"),
     "patch-identity-mismatch": ("hsops launch --replace: the running server has older code", "hsops deploy --status"),
 }

@@ -50,7 +50,7 @@ def dump_folder(ev: Evidence) -> Verdict | None:
         name, what, remedy = (
             "dump-dir-full",
             f"has {ev.free / 2**20:,.0f} MiB left",
-            "hsops fetch, then remove there what is verified here",
+            "hsops fetch --evict: removes there what is safe here",
         )
     else:
         return None
