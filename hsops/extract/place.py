@@ -22,6 +22,7 @@ from hsops.remote.runs import alive_run, list_runs, need_capture
 from hsops.remote.server import Server
 
 AHEAD = 2  # times the requests that a server runs at once: so many wait in its queue that it never wants for one
+DYING_S = 2.0  # from a closed port to the supervisor's word that the process is gone
 FRESH_S = 20.0  # an examination that found the server well is not repeated for each request that broke with it
 DIAGNOSE = (
     "hsops diagnose says more; hsops launch --wait-healthy and the same extract again continue; "
@@ -128,21 +129,31 @@ class Standing:
         """
         if time.monotonic() - self._well_at < FRESH_S:
             return
-        assert self.run
-        found = self._found(self.run)
-        if found is None or not found.alive or found.pid != self.run.pid:
-            raise self.death(found)
+        self._must_live()
         try:
             server.check_health()
         except UnhealthyError as unhealthy:
             self.look_into()
             if self.finding is None or self.finding.sick:
+                self._must_live(DYING_S)
                 raise UnhealthyError(
                     f"the server stopped answering: {error.message}; {unhealthy.message}", host=self.host, fix=DIAGNOSE
                 ) from None
             words, self.finding = self.finding.words, None
             self._emit(Note(f"{self.place.server} is slow, not stuck: going on; {words}", self.host))
         self._well_at = time.monotonic()
+
+    def _must_live(self, patience: float = 0.0) -> None:
+        """Raises its death, also one of the next ``patience`` seconds: who ends closes his port first."""
+        assert self.run
+        until = time.monotonic() + patience
+        while True:
+            found = self._found(self.run)
+            if found is None or not found.alive or found.pid != self.run.pid:
+                raise self.death(found)
+            if time.monotonic() >= until:
+                return
+            time.sleep(0.1)
 
     def look_into(self) -> None:
         """Diagnose the run; a diagnosis that fails is told, and none."""

@@ -148,6 +148,15 @@ def test_a_dead_server_is_told_with_its_verdict_and_what_is_left(site: Site) -> 
     assert 16 <= done.samples < 24
 
 
+def test_a_server_whose_port_closes_before_it_ends_is_called_dead(site: Site) -> None:
+    """Not running and unhealthy: its supervisor hears of the end a moment later than its clients."""
+    site.start("a", "die=20", "lingers=700")
+
+    done = extract(site.job("a"), ignore)
+
+    assert done.stopped and "died: exit 9" in done.stopped.message
+
+
 def test_a_dead_server_is_started_again_and_no_dump_is_made_twice(site: Site) -> None:
     """Also those that were written when it died, though nobody was told."""
     site.start("a", "die-done=20")

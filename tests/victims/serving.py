@@ -8,7 +8,8 @@ with 400, as is one that is under way already (SGLang from 0.5.10 on does that).
 breaks, and its dump is made once it is asked for again. ``poison=ID`` ends it each time. ``tokens=N``: what
 ``/server_info`` says that it holds.
 ``pause=MS`` before each answer; ``holds=FILE``: until there is such a file, but for the first ``free=N``. When it dies
-it leaves ``died``. The most tokens that were ever asked for at once are in ``most``.
+it leaves ``died``; ``lingers=MS``: its port is closed that long before, and nobody is answered. The most tokens that
+were ever asked for at once are in ``most``.
 """
 
 import http.server
@@ -47,6 +48,9 @@ def write(body: "dict[str, object]") -> None:
 def die() -> None:
     """Not in the middle of a manifest's line: that the capture's own writer never leaves one is tested elsewhere."""
     with LOCK:
+        if "lingers" in WISHES:
+            server.socket.close()
+            time.sleep(wish("lingers") / 1000)
         (FOLDER / "died").touch()
         os._exit(9)
 
