@@ -128,7 +128,7 @@ class Drive:
         try:
             self.ledger.admit(prompt.id, prompt.count)
         except TooLargeError as error:
-            return Attempt(reason=error.message, final=True)
+            return Attempt(reason=error.message, final=True, sent=False)
         attempt = Attempt()
         try:
             attempt = self._attempt(prompt, ticket)

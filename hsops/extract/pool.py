@@ -84,12 +84,14 @@ class Attempt:
     Args:
         final: sending it again will not help.
         busy: the server only wants to be asked later.
+        sent: it left this machine.
     """
 
     sample: Sample | None = None
     reason: str = ""
     final: bool = False
     busy: bool = False
+    sent: bool = True
 
 
 class Pool:
@@ -196,10 +198,11 @@ class Pool:
 
     def settle(self, item: Item, attempt: Attempt, server: str) -> None:
         """What became of an attempt: done, given up, or to be sent again later."""
-        self._journal.attempted(item.prompt, server, attempt.reason)
+        if attempt.sent:
+            self._journal.attempted(item.prompt, server, attempt.reason)
         with self._changed:
             self._back(item, server)
-            item.attempts += 1
+            item.attempts += attempt.sent
             item.busy += attempt.busy
             if attempt.sample is not None:
                 self._keep(attempt.sample, server)

@@ -83,11 +83,15 @@ def lines(extracted: Extracted, *, drained: bool = False) -> Iterator[str]:
 def _failures(failures: tuple[Failure, ...]) -> Iterator[str]:
     for failure in failures[:SHOWN]:
         more = len(failure.tried) - failure.attempts
-        before = f" and {more} times in earlier extracts" if more > 0 else ""
-        place = f"{'row' if failure.row else 'line'} {failure.line}"
-        yield f"  {failure.id} ({place}, sent {failure.attempts} times{before})  {failure.reason}"
+        before = f", in earlier extracts {_times(more)}" if more > 0 else ""
+        place, sent = f"{'row' if failure.row else 'line'} {failure.line}", _times(failure.attempts)
+        yield f"  {failure.id} ({place}, {'sent ' * bool(failure.attempts)}{sent}{before})  {failure.reason}"
     if len(failures) > SHOWN:
         yield f"  and {len(failures) - SHOWN} more (--json has all, --failures FILE writes them down)"
+
+
+def _times(count: int) -> str:
+    return f"{count} times" if count > 1 else "once" if count else "not sent"
 
 
 def _table(rows: tuple[ServerRow, ...]) -> Iterator[str]:

@@ -413,7 +413,7 @@ def test_attempts_are_written_down(site: Site) -> None:
 
     assert [(one.server, one.reason) for one in failure.tried] == [("a", "a row is lost")] * 3
     assert (again.attempts, again.tried[:3], len(again.tried)) == (3, failure.tried, 6)
-    assert "and 3 times in earlier extracts" in "".join(lines(replace(EMPTY, failures=(again,))))
+    assert "sent 3 times, in earlier extracts 3 times" in "".join(lines(replace(EMPTY, failures=(again,))))
     journal = Journal(job.journal, ignore)
     assert [(one.server, one.reason) for one in journal.attempts(job.prompts[0])] == [("a", "")]
     assert journal.attempts(replace(job.prompts[3], tokens=token_bytes([1]))) == ()
@@ -486,3 +486,11 @@ def test_another_machines_dumps_count_while_it_goes_on(site: Site) -> None:
 
     assert [(done.samples, done.failures, done.stopped) for done in ended] == [(80, (), None)] * 2
     assert set(site.lines("a")) == {f"p{i}" for i in range(80)}
+
+
+@pytest.mark.parametrize("attempts, told", [(0, "not sent"), (1, "sent once"), (3, "sent 3 times")])
+def test_a_failure_says_how_often_it_was_sent(attempts: int, told: str) -> None:
+    """In words."""
+    failure = Failure("p0", 1, attempts, "no", "a")
+
+    assert f"  p0 (line 1, {told})  no" in list(lines(replace(EMPTY, failures=(failure,))))

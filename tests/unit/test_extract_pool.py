@@ -93,6 +93,14 @@ def test_a_refusal_is_final() -> None:
     assert held.failures == [Failure("p0", 1, 1, "no", "a")]
 
 
+def test_what_fits_nowhere_was_never_sent() -> None:
+    """Neither the report nor the journal may claim an attempt."""
+    held = pool(1)
+    held.settle(take(held), Attempt(reason="too large", final=True, sent=False), "a")
+
+    assert held.failures == [Failure("p0", 1, 0, "too large", "a")]
+
+
 def test_what_a_dead_server_had_goes_to_another_at_once_and_three_deaths_are_its_own_fault() -> None:
     """A prompt that takes every server down must not take the night; a lost link is nobody's fault."""
     held = pool(2)
