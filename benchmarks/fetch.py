@@ -102,8 +102,8 @@ def case(base: Path, to: Path, host: Host, shape: tuple[str, int, int], asked: a
     clients = {
         OURS: Peer(hsops(inventory)),
         f"{OURS} --channel ssh": Peer(hsops(inventory, "--channel", "ssh")),
-        f"{OURS} --channel ssh --streams 2": Peer(hsops(inventory, "--channel", "ssh", "--streams", "2")),
-        f"{OURS} --streams 2": Peer(hsops(inventory, "--streams", "2")),
+        f"{OURS} --streams 4": Peer(hsops(inventory, "--streams", "4")),
+        f"{OURS} --channel ssh --streams 4": Peer(hsops(inventory, "--channel", "ssh", "--streams", "4")),
         **{n: p for n, p in peers(host, source, base).items() if not asked.only or any(o in n for o in asked.only)},
     }
     took = interleaved(clients, to, asked.rounds, asked.patience)

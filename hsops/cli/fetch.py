@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # pydantic is not for --help
     from hsops.fetch.tree import TreeFolder
     from hsops.remote.agent import Agent
 
-STREAMS = "4..8"
+STREAMS = "2..8"
 Servers = Annotated[
     list[str] | None,
     typer.Option("--server", "-s", metavar="NAME", help="Whose dumps (the default); A,B or repeated: of all."),
