@@ -3,31 +3,38 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hsops.cli import fetch
 from hsops.cli.wiring import Session
 from hsops.core.dumps import Sample, latest
-from hsops.core.errors import HsopsError
+from hsops.core.errors import HsopsError, UnreachableError
 from hsops.core.events import Note, Together
 from hsops.core.worker import Worker
 from hsops.render.console import Outcome
 
+if TYPE_CHECKING:
+    from hsops.fetch.fetch import Fetched
+
 INTERRUPTED = 130
 TICK_S = 0.5
+PAUSE_S = 2.0  # between two looks at several servers
 LAST_S = 10.0  # for a fetch to end in order; whatever moment it is killed at, the next one continues
 Check = Callable[[], None]
 
 
-def drained(session: Session, server: str, to: str, of: frozenset[str], drive: Callable[[Check], Outcome]) -> Outcome:
+def drained(
+    session: Session, servers: Sequence[str], to: str, of: frozenset[str], drive: Callable[[Check], Outcome]
+) -> Outcome:
     """Drive an extract, and meanwhile fetch and evict; over when the extract has ended and everything is here.
 
     Args:
         session: the extract's; the fetch has connections of its own.
-        server: whose dumps.
+        servers: whose dumps.
         to: the local folder.
         of: ids of the extract's samples.
         drive: the extract; calls what it is given twice a second, and ends when that raises.
@@ -35,7 +42,7 @@ def drained(session: Session, server: str, to: str, of: frozenset[str], drive: C
     Raises:
         HsopsError: the extract's, or the fetch's, whichever failed first; the other has ended in order by then.
     """
-    beside = _Beside(session, server, to, of)
+    beside = _Beside(session, servers, to, of)
     session.console.emit(Together(("extract", "fetch")))
     try:
         extracted = beside.drive(drive)
@@ -72,9 +79,9 @@ class _StoppedError(HsopsError):
 class _Beside:
     """The fetch, in a thread. It begins when the extract has something to send."""
 
-    def __init__(self, session: Session, server: str, to: str, of: frozenset[str]) -> None:
-        self._session, self._server, self._emit = session.beside(), server, session.console.emit
-        self._of, self._options = of, fetch.Options(to, follow=True, evict=True)
+    def __init__(self, session: Session, servers: Sequence[str], to: str, of: frozenset[str]) -> None:
+        self._session, self._servers, self._emit = session.beside(), tuple(servers), session.console.emit
+        self._of, self._options = of, fetch.Options(to, follow=len(servers) == 1, evict=True)
         self._over, self._stopped = threading.Event(), threading.Event()
         self._outcome: Outcome | None = None
         self._error: HsopsError | None = None
@@ -136,9 +143,36 @@ class _Beside:
     def _work(self) -> None:
         try:
             beside = fetch.Beside(self._of, self._over.is_set, self._end)
-            self._outcome = fetch.pull(self._session, self._server, self._options, beside=beside)
+            if len(self._servers) == 1:
+                self._outcome = fetch.pull(self._session, self._servers[0], self._options, beside=beside)
+            else:
+                self._outcome = self._in_turn(beside)
         except HsopsError as error:
             self._error = error
+
+    def _in_turn(self, beside: fetch.Beside) -> Outcome:
+        """Of several servers into one folder: what each has by now, again and again, and once more after the end."""
+        from hsops.render import fetch as render
+
+        shared, lost = dict[str, "Fetched"](), set[str]()
+        while not self._over.is_set():
+            for name in self._servers:
+                self._pull_or_tell(name, shared, beside, lost)
+            self._over.wait(PAUSE_S)
+            self._end()
+        return render.together(
+            {name: fetch.pull(self._session, name, self._options, shared, beside) for name in self._servers}
+        )
+
+    def _pull_or_tell(self, name: str, shared: dict[str, Fetched], beside: fetch.Beside, lost: set[str]) -> None:
+        """A host that is ``lost`` is told once: the others go on, and so does the extract."""
+        try:
+            fetch.pull(self._session, name, self._options, shared, beside)
+            lost.discard(name)
+        except UnreachableError as error:
+            if name not in lost:
+                self._emit(Note(f"{error.message}; {name} is tried again", error.host or "", "warn"))
+            lost.add(name)
 
     def _end(self) -> None:
         if self._stopped.is_set():

@@ -77,7 +77,6 @@ def extract(
 
 def drive(session: Session, wish: Wish) -> Outcome:
     """The command's body, for playbooks too."""
-    from hsops.core.errors import UsageError
     from hsops.core.prompt_files import read_prompts
     from hsops.extract.extract import Drained, Job
     from hsops.extract.extract import extract as extract_
@@ -98,12 +97,10 @@ def drive(session: Session, wish: Wish) -> Outcome:
 
     if not wish.drain:
         return extracted(job)
-    if len(specs) > 1:
-        raise UsageError("--drain is of one server", fix="an extract for each, with folders of their own")
     to = Path(wish.drain).expanduser()
     return drained(
         session,
-        specs[0].name,
+        [spec.name for spec in specs],
         wish.drain,
         frozenset(prompt.id for prompt in read),
         lambda check: extracted(replace(job, drained=Drained(to, home(wish.drain), check, lambda: home(wish.drain)))),

@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # pydantic is not for --help
     from hsops.core.events import Emit
     from hsops.core.inventory import Channel, HostSpec, ServerSpec
     from hsops.fetch.dumps import Until
+    from hsops.fetch.fetch import Fetched
     from hsops.fetch.pull import Wish
     from hsops.fetch.tree import TreeFolder
     from hsops.remote.agent import Agent
@@ -122,17 +123,15 @@ def pull_all(session: Session, servers: list[str], options: Options) -> Outcome:
             fix="a fetch for each into a folder of its own; or, when the runs have ended, of all without --follow",
         )
     to = replace(options, to=options.to or f"hs/{'+'.join(names)}")
-    outcomes, there = dict[str, Outcome](), set[str]()
-    for name in names:
-        outcomes[name] = pull(session, name, to, there)
-    return render.together(outcomes)
+    shared = dict[str, "Fetched"]()
+    return render.together({name: pull(session, name, to, shared) for name in names})
 
 
 def pull(
     session: Session,
     server: str | None,
     options: Options,
-    there: set[str] | None = None,
+    shared: dict[str, Fetched] | None = None,
     beside: Beside | None = None,
 ) -> Outcome:
     """The body for one server, for playbooks too.
@@ -141,7 +140,7 @@ def pull(
         session: of the command.
         server: its name; None: the default.
         options: as on the command line.
-        there: names that another server has brought, which are left; those of this one are added.
+        shared: what came so far of servers that share the folder: of others it is left, and this one's is added.
         beside: an extract that it drains.
     """
     from hsops.fetch.dumps import Dumps
@@ -157,14 +156,15 @@ def pull(
     if not options.folder:
         spec = session.server(name)
         until, of = _until(agent, spec, options, beside), beside.of if beside else None
-        dumps = Dumps(agent, folder_of(host, spec), emit, until, to=to, leave=frozenset(there or ()), of=of)
+        leave = frozenset(file for other, got in (shared or {}).items() if other != name for file in got.files)
+        dumps = Dumps(agent, folder_of(host, spec), emit, until, to=to, leave=leave, of=of)
     source = dumps or _folder(agent, to, options, emit)
     where = {"server": name, "host": host.name, "source": source.path, "to": str(to)}
     if options.dry_run:
         return render.forecast(look_ahead(agent, source, to, wish, emit), **where)
     fetched = fetch_(agent, source, to, wish, emit)
-    if there is not None:
-        there.update(fetched.files)
+    if shared is not None:
+        fetched = shared[name] = fetched.after(shared[name]) if name in shared else fetched
     return render.outcome(fetched, dumps.listing if dumps else None, **where)
 
 

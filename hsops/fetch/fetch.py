@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -93,6 +93,22 @@ class Fetched:
     def bytes(self) -> int:
         """Of all files."""
         return sum(f.bytes for f in self.files.values())
+
+    def after(self, earlier: Fetched) -> Fetched:
+        """This one, of a folder that was fetched before: what both did."""
+        return replace(
+            self,
+            fetched=earlier.fetched + self.fetched,
+            bytes_sent=earlier.bytes_sent + self.bytes_sent,
+            lost_streams=earlier.lost_streams + self.lost_streams,
+            bad_checksums=earlier.bad_checksums + self.bad_checksums,
+            streams=max(earlier.streams, self.streams),
+            channel=self.channel or earlier.channel,
+            evicted=earlier.evicted + self.evicted,
+            evicted_bytes=earlier.evicted_bytes + self.evicted_bytes,
+            ledger=self.ledger or earlier.ledger,
+            seconds=earlier.seconds + self.seconds,
+        )
 
 
 def fetch(agent: Agent, source: Source, to: Path, wish: Wish, emit: Emit) -> Fetched:

@@ -40,10 +40,10 @@ class Site:
     here: Place
     prompts: Path
 
-    def serve(self, *words: str) -> None:
+    def serve(self, *words: str, name: str = "tiny") -> None:
         """A server that is up."""
         env = {"PYTHONPATH": str(VICTIMS.parents[1]), "SGLANG_HS_DUMP_DIR": "{dump_dir}", "SGLANG_HS_RUN": "{run}"}
-        kind = {"victim": "serving.py", "server": "tiny", "tp": 1, "dump_dir": str(self.here.source)}
+        kind = {"victim": "serving.py", "server": name, "tp": 1, "dump_dir": str(self.here.source.with_name(name))}
         run = start_victim(self.agent, "{port}", *words, env=env, **kind)
         assert any(b"up\n" in piece for piece in read_log(self.agent, run.id, follow=True))
 
@@ -195,17 +195,30 @@ def test_what_is_left_of_another_data_set_is_none_of_its_business(site: Site) ->
     assert [path.stem for path in site.here.source.glob("*.safetensors")] == ["stays"]
 
 
-def test_several_servers_are_not_drained_by_one_command(site: Site) -> None:
-    """Told before anything is done: whose dumps the folder holds would be anybody's guess."""
-    text = site.here.inventory.read_text()
+def test_several_servers_are_drained_into_one_folder(site: Site) -> None:
+    """Each in its turn while they share the prompts, also what a dead one left; a rerun has nothing to do."""
+    text, other = site.here.inventory.read_text(), site.here.source.with_name("other")
     more = "servers: { other: { host: here, model: /m, patches: [hs-dump] },"
     site.here.inventory.write_text(text.replace("servers: {", more))
+    site.serve("die=8")
+    site.serve(f"holds={site.go}", name="other")
+    line = ("extract", str(site.prompts), "-s", "tiny,other", "--drain", str(site.here.to), "--json")
 
-    process = site.here.start("extract", str(site.prompts), "-s", "tiny,other", "--drain", str(site.here.to), "--json")
-    (error,) = envelope(process, 2)["errors"]
+    process = site.here.start(*line)
+    wait_for((site.here.source / "died").exists, "its death")
+    first = site.lines()
+    wait_for(lambda: site.home() == first, "what the dead one left is here, while the other one works")
+    assert process.poll() is None
+    site.go.touch()
+    data = envelope(process, 0)["data"]
+    again = envelope(site.here.start(*line), 0)["data"]
 
-    assert "--drain is of one server" in error["message"]
-    assert not site.here.to.exists()
+    rows = {row["server"]: row["evicted"] for row in data["fetch"]["servers"]}
+    assert rows == {"tiny": len(first), "other": PROMPTS - len(first)}
+    assert (data["samples"], data["fetch"]["samples"], data["fetch"]["fetched"]) == (PROMPTS, PROMPTS, PROMPTS)
+    assert (again["already"], again["fetch"]["fetched"]) == (PROMPTS, 0)
+    assert site.home() == {f"p{i}" for i in range(PROMPTS)}
+    assert [*site.here.source.glob("*.safetensors"), *other.glob("*.safetensors")] == []
 
 
 def is_there(process: psutil.Process) -> bool:
