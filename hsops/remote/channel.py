@@ -16,7 +16,7 @@ from hsops.remote.host import Completed
 from hsops.remote.link import Link
 from hsops.remote.patience import Patience
 from hsops.remote.shell import GRACE, Envelope, Prologue, ended, exit_status
-from hsops.remote.started import late, not_started
+from hsops.remote.started import killed_early, late, not_started
 
 _SLICE = 0.25
 _NO_STATUS = -1
@@ -81,6 +81,8 @@ class ChannelStream:
             raise self._link.lost()
         if not self._prologue.over:
             self._drainer.join(LINGER)
+            if self._channel.status_event.wait(LINGER) and self._channel.exit_status == _NO_STATUS:
+                raise killed_early(self._host)
             raise not_started(self._host, self._prologue.noise, self._stderr, self._via)
 
     def finish(self) -> Completed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from hsops.core.errors import DeadlineError, RemoteError
+from hsops.core.errors import DeadlineError, RemoteError, UnreachableError
 
 _WHY = "hosts.<name>.via in inventory.yaml stands before every command on this host"
 
@@ -28,6 +28,16 @@ def not_started(host: str, noise: bytes, stderr: bytes | bytearray, via: tuple[s
         host=host,
         why="hsops runs `/bin/sh` through the login shell of the SSH user",
         fix="log in by hand and see what the shell does: ssh HOST /bin/sh -c true",
+    )
+
+
+def killed_early(host: str) -> UnreachableError:
+    """A signal ended the host's side of it before the script began: the memory ran out, or somebody ended sessions."""
+    return UnreachableError(
+        "the host's shell was killed before it ran the command",
+        host=host,
+        why="a signal ended it: the OOM killer's, or that of somebody who ends sessions there",
+        fix="run the command again: nothing of it was done",
     )
 
 

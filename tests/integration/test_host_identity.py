@@ -203,6 +203,17 @@ def test_an_account_without_a_shell_is_told_in_its_words(new_server: ServerFacto
         reach(spec)
 
 
+def test_a_shell_that_is_killed_before_it_begins_is_a_lost_command(new_server: ServerFactory) -> None:
+    """By a signal, on either way: the host is to be asked again, and no shell is to blame."""
+    host = connect(new_server("killed", extra=("ForceCommand kill -9 $$",)).spec)
+
+    with pytest.raises(UnreachableError, match="killed before it ran the command"):
+        host.run(TRUE)
+    with pytest.raises(UnreachableError), host.bulk(TRUE) as stream:
+        stream.finish()
+    host.close()
+
+
 def test_without_openssh_the_error_names_the_package(sshd_host: HostSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     """The client itself is what resolves and carries."""
     monkeypatch.setenv("PATH", "/nowhere")
