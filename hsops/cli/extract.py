@@ -78,8 +78,8 @@ def extract(
 def drive(session: Session, wish: Wish) -> Outcome:
     """The command's body, for playbooks too."""
     from hsops.core.prompt_files import read_prompts
-    from hsops.extract.extract import Drained, Job
     from hsops.extract.extract import extract as extract_
+    from hsops.extract.job import Drained, Job
     from hsops.extract.journal import journal_path
     from hsops.extract.tokenized import check_places
     from hsops.render import extract as render

@@ -10,7 +10,7 @@ from typing import Any
 
 from hsops.core.errors import HsopsError
 from hsops.core.units import size
-from hsops.extract.extract import Extracted, ServerRow
+from hsops.extract.job import Extracted, ServerRow
 from hsops.extract.pool import Failure
 from hsops.render.console import Outcome, error_lines
 from hsops.render.progress import clock

@@ -19,7 +19,8 @@ from hsops.core.events import Event, Note, ignore
 from hsops.core.prompts import Prompt
 from hsops.core.runs import Run
 from hsops.extract import lane as lanes
-from hsops.extract.extract import Drained, Extracted, Job, extract
+from hsops.extract.extract import extract
+from hsops.extract.job import Drained, Extracted, Job
 from hsops.extract.journal import Journal, Tried, only_one
 from hsops.extract.place import Finding, Place
 from hsops.extract.plan import Capture

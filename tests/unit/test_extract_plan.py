@@ -14,7 +14,8 @@ from hsops.core.dumps import Sample, token_bytes, token_hash
 from hsops.core.errors import ConfigError, HsopsError, SpaceError, UsageError
 from hsops.core.inventory import HsDumpPatch, ServerSpec
 from hsops.core.prompts import Prompt
-from hsops.extract.extract import Drained, Job, plan_of
+from hsops.extract.extract import plan_of
+from hsops.extract.job import Drained, Job
 from hsops.extract.ledger import Ledger, TooLargeError
 from hsops.extract.plan import HEADER_BYTES, Capture, RowSize, capture_of, plan, row_size
 from hsops.extract.settle import limits_of, refused
