@@ -1,8 +1,9 @@
 """Real servers on GPUs that hang and die in known ways: what does ``hsops diagnose`` say, and when?
 
-Run through ``tests/gpu/run.sh hangs FOLDER [SERVER...]``; on one GPU, without what takes two ranks. Writes
-``hangs.json`` and the evidence of every verdict (``evidence.tar.xz``) into the folder given. A state is looked at again
-and again until something is said. It ends after ``HSOPS_GPU_SECONDS`` (400), with what is known then.
+Run through ``tests/gpu/run.sh hangs FOLDER [SERVER...]``; on one GPU, without what takes two ranks; ``HSOPS_GPU_TP``
+says how many there are instead of two. Writes ``hangs.json`` and the evidence of every verdict (``evidence.tar.xz``)
+into the folder given. A state is looked at again and again until something is said. It ends after
+``HSOPS_GPU_SECONDS`` (400), with what is known then.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from hsops.diagnose.taxonomy import MOVING
 from tests.gpu import deeds, drive, machine, rehearsal, steps
 from tests.gpu.models import deepseek
 from tests.hangs import control
-from tests.hangs.cases import EVERY, LOOP, MISMATCH, SPINS, Case
+from tests.hangs.cases import ALL, EVERY, LOOP, MISMATCH, SPINS, Case
 
 CONFIG = rehearsal.config() if machine.LAB else deepseek(4, heads=16, width=512, dense=4096, vocabulary=8192)
 MEMORY = ("cuda-oom-kv", "cuda-oom-weights", "cuda-oom-graph-capture")
@@ -45,9 +46,10 @@ EVIDENCE = machine.HOME / "evidence"
 
 def cases_of(gpus: int) -> dict[str, tuple[int, tuple[Case, ...]]]:
     """Name -> ranks and states. On one GPU a rank has no peer, and whoever spins is every rank: none is named then."""
-    tp = min(gpus, 2)
+    tp = machine.TP or min(gpus, 2)
     last, named, alone = tp - 1, tp - 1 if tp > 1 else None, tp == 1
     peers = () if alone else (Case("lock", "distributed", last, ("rank-never-joined",), last),)
+    shared = () if alone else (Case("spin", "forward", ALL, EVERY),)
     mismatch = () if alone else (Case("all-reduce", "forward", 0, MISMATCH, ends=True),)
     stuck = (*EVERY, *LOOP) if alone else LOOP
     up = (
@@ -60,6 +62,7 @@ def cases_of(gpus: int) -> dict[str, tuple[int, tuple[Case, ...]]]:
         *(Case("SIGSTOP", "serving", last, ("rank-stopped",), last, tag=tag) for tag in ("", LOADED)),
         Case("spin", "forward", last, stuck, named),
         *([] if machine.LAB else [Case("kernel", "forward", last, stuck, named)]),
+        *shared,
         *mismatch,
     )
     return {
@@ -238,7 +241,7 @@ class Subject:
     def order(self, place: str, who: int | str, deed: str) -> None:
         """Lay an order, whole."""
         part = self.orders / f".{place}"
-        part.write_text(f"TP{who} {deed}\n")
+        part.write_text("".join(f"TP{one} {deed}\n" for one in (range(self.tp) if who == ALL else (who,))))
         part.rename(self.orders / place)
 
     def release(self, place: str) -> None:
@@ -246,9 +249,9 @@ class Subject:
         (self.orders / place).unlink(missing_ok=True)
 
     def inside(self, case: Case) -> bool:
-        """The rank is where it hangs."""
-        path = self.orders / f"TP{case.who}.in"
-        return path.exists() and path.read_text() == case.at
+        """The rank is where it hangs, or all of them are."""
+        paths = [self.orders / f"TP{who}.in" for who in (range(self.tp) if case.who == ALL else (case.who,))]
+        return all(path.exists() and path.read_text() == case.at for path in paths)
 
     @contextmanager
     def port_taken(self) -> Iterator[None]:

@@ -32,6 +32,7 @@ CLIENT = Path(sys.executable) if LAB else PYTHON  # runs hsops
 INVENTORY = HOME / "inventory.yaml"
 RAM = HOME / "ram" if LAB else Path("/dev/shm/hsops-gpu")
 DUMPS = RAM / "dumps"
+TP = int(os.environ.get("HSOPS_GPU_TP", "0"))  # ranks of those servers that may have several; 0: what each script says
 SGLANG = "0.5.12.post1"  # in the archive
 BASE_ARGS: dict[str, Any] = {
     "load-format": "dummy",
@@ -125,7 +126,7 @@ def write_inventory(
             "model": str(model),
             "tp": server.tp,
             "port": "auto",
-            "env": {**(rehearsal.environment() if LAB else ENVIRONMENT), **(server.env or {})},
+            "env": {**(rehearsal.environment(server.tp) if LAB else ENVIRONMENT), **(server.env or {})},
             "args": rehearsal.args(server.args or {}) if LAB else {**BASE_ARGS, **(server.args or {})},
             "patches": list(patches),
         }

@@ -1,9 +1,10 @@
-"""Two ranks on two GPUs: are all-reduced states captured, with the all-reduce fused into the next layer and without?
+"""Ranks on two GPUs: are all-reduced states captured, with the all-reduce fused into the next layer and without?
 
-Run through ``tests/gpu/run.sh ranks``. For each: ``hsops verify --live``, and the obvious capture (naive_capture.py) of
-the same passes beside it, which must be wrong where the all-reduce is fused: else it was not. The weights are random
-and large enough that every layer changes the stream (``--load-format dummy`` makes them next to nothing), and
-FlashInfer is the real one. Writes ``ranks.json`` into the folder given.
+Run through ``tests/gpu/run.sh ranks``; ``HSOPS_GPU_TP`` says how many GPUs instead of two. For each server:
+``hsops verify --live``, and the obvious capture (naive_capture.py) of the same passes beside it, which must be wrong
+where the all-reduce is fused: else it was not. The weights are random and large enough that every layer changes the
+stream (``--load-format dummy`` makes them next to nothing), and FlashInfer is the real one. Writes ``ranks.json`` into
+the folder given.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from tests.gpu.models import deepseek
 HOST = ("NCCL_", "TORCH_SYMM_MEM_", "NVSHMEM_")  # what the machine asks of every NCCL program on it
 # FlashInfer's buffers are PyTorch's symmetric memory, which would take NVLink multicast; a shared host may not bear it
 NO_MULTICAST = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
+TP = machine.TP or 2
 VOCABULARY = 8192
 CONFIG = deepseek(4, heads=16, width=512, dense=4096, vocabulary=VOCABULARY)  # 3.5 GB of weights
 WEIGHTS = machine.REPOSITORY / "hsops/lab/tiny/weights.py"
@@ -45,8 +47,8 @@ def main(out: Path) -> None:
             figures[server.name]["fused_ranks"] = _fused_ranks(server.name)
         (out / "ranks.json").write_text(json.dumps(figures, indent=1))
     machine.hsops("deploy", "--revert", "--yes")
-    if [figures[server.name]["fused_ranks"] for server in servers] != [2, 0]:
-        sys.exit("the all-reduce was not fused on both ranks of the one server and on none of the other")
+    if [figures[server.name]["fused_ranks"] for server in servers] != [TP, 0]:
+        sys.exit("the all-reduce was not fused on all ranks of the one server and on none of the other")
 
 
 def _build() -> None:
@@ -68,7 +70,7 @@ def _server(name: str, args: dict[str, Any]) -> machine.Server:
     env = {key: value for key, value in os.environ.items() if key.startswith(HOST)}
     env |= {"SGLANG_IS_FLASHINFER_AVAILABLE": "true", **NO_MULTICAST}
     more = {"forward-hooks": json.dumps(naive_hooks(BOUNDARIES)), "load-format": "auto", "mem-fraction-static": 0.5}
-    return machine.Server(name, CONFIG, tp=2, args={**more, **args}, env=env)
+    return machine.Server(name, CONFIG, tp=TP, args={**more, **args}, env=env)
 
 
 def _weigh(models: list[Path]) -> None:
@@ -86,7 +88,7 @@ def _look(name: str, port: int) -> dict[str, Any]:
     drive.run(port, folder, "both", asked, lambda i: f"hs-both-{i}")
     script, words = Path(__file__).with_name("same_bits.py"), ",".join(map(str, BOUNDARIES))
     naive = {}
-    for rank in (0, 1):
+    for rank in range(TP):
         command = [machine.PYTHON, script, folder, NAIVE / f"rank{rank}", words]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
         naive[f"rank{rank}"] = json.loads(done.stdout)

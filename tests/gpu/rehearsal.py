@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ LENGTH = 512  # tokens of a prompt at most
 OF_A_GPU = ("load-format", "max-total-tokens", "cuda-graph-max-bs", "disable-piecewise-cuda-graph")
 
 
-def environment() -> dict[str, str]:
+def environment(ranks: int) -> dict[str, str]:
     """As ``hsops lab`` sets it."""
-    return {
+    cores = os.cpu_count() or 1
+    bind = {"SGLANG_CPU_OMP_THREADS_BIND": "|".join(str(rank % cores) for rank in range(ranks))} if ranks > 1 else {}
+    return bind | {
         "SGLANG_USE_CPU_ENGINE": "1",
         "TORCHDYNAMO_DISABLE": "1",
         "OMP_NUM_THREADS": "1",

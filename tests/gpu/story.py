@@ -104,7 +104,10 @@ class Story:
         machine.prepare()
         way = reach.way()
         server = machine.Server(
-            NAME, self.size.config, args={**GRAPHS, "load-format": "auto", "mem-fraction-static": 0.5}
+            NAME,
+            self.size.config,
+            tp=machine.TP or 1,
+            args={**GRAPHS, "load-format": "auto", "mem-fraction-static": 0.5},
         )
         machine.write_inventory([server], list(self.size.boundaries), way=way)
         row["way"] = "OpenSSH on loopback" if way["ssh"] != "local" else "local"
