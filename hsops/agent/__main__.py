@@ -36,6 +36,7 @@ VERBS = {
     "orphans": "orphans:orphans",
     "orphan-stop": "orphans:stop",
     "run-exec": "supervisor:main",
+    "job-exec": "job:execute",
     "probe": "probe:probe",
     "pulse": "pulse:pulse",
     "log-read": "logs:read",

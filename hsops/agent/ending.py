@@ -76,11 +76,11 @@ def outlive_client() -> None:
         os.setsid()
 
 
-def until(done: "Callable[[], bool]", seconds: float) -> bool:
-    """Look every 20 ms until ``done()`` or the time is over."""
+def until(done: "Callable[[], bool]", seconds: float, every: float = 0.02) -> bool:
+    """Look every 20 ms, or ``every`` seconds, until ``done()`` or the time is over."""
     over = time.monotonic() + seconds
     while not done():
         if time.monotonic() > over:
             return False
-        time.sleep(0.02)
+        time.sleep(every)
     return True

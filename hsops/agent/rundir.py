@@ -12,10 +12,11 @@ import re
 import time
 from typing import Any
 
-from hsops.agent import procs
+from hsops.agent import procs, slurm
 from hsops.agent.protocol import Refusal
 
 STARTING_S = 20.0  # from a run's spec to the start of its server by its supervisor; it takes ~0.1 s on a calm host
+_ALIVE = ("running", "pending")
 RUN_ID = re.compile(r"^\d{4}-\d{6}-[0-9a-f]{4}$")
 
 
@@ -43,7 +44,9 @@ class RunDir:
 
     def argv(self) -> "list[str]":
         """The server's command line, with its keys."""
-        return self.read("secrets.json").get("argv") or self.read("spec.json").get("argv") or []
+        spec = self.read("spec.json")
+        argv = self.read("secrets.json").get("argv") or spec.get("argv") or []
+        return [str(spec["port"]) if word == "{port}" and spec.get("port") else word for word in argv]
 
     def launch_argv(self) -> "list[str]":
         """As ``argv``, to start it with.
@@ -95,9 +98,10 @@ class RunDir:
             "not_restarted": state.get("not_restarted", ""),
             "restarts": bool(spec.get("restart")),
             "served": state.get("served", False),
+            "job": state.get("job") or self.read("job.json") or None,
             "hellos": self.hellos(spec.get("dump_dir", "")),
             "uptime_s": max(0.0, self._until(state) - state.get("started", time.time())),
-            "left": [p.pid for p in self.processes(state, snapshot)] if state["phase"] != "running" else [],
+            "left": [p.pid for p in self.processes(state, snapshot)] if state["phase"] not in _ALIVE else [],
         }
 
     @staticmethod
@@ -109,7 +113,10 @@ class RunDir:
 
         The record may be older than a crash of the supervisor, or a moment older than the end it is about to tell.
         """
-        state = self.read("state.json") or {"phase": "lost"}
+        state = self.read("state.json")
+        if (job := self.read("job.json")) and not slurm.inside(job):
+            return slurm.state(self, state)
+        state = state or {"phase": "lost"}
         if state["phase"] != "running":
             return state
         same_boot = state.get("boot") == procs.boot_id()
@@ -121,8 +128,8 @@ class RunDir:
         return fresh if fresh.get("phase") != "running" else {**fresh, "phase": "lost"}
 
     def running(self) -> bool:
-        """The server is there, or its end is not told yet."""
-        return bool(self.state()["phase"] == "running")
+        """The server is there, or its end is not told yet, or its job waits."""
+        return self.state()["phase"] in _ALIVE
 
     def hellos(self, dump_dir: str) -> "list[dict[str, Any]]":
         """What the capture of each process of this run says of itself; a file being written waits for the next look.
@@ -146,7 +153,8 @@ class RunDir:
         That is the server's tree, what its supervisor cares for, and, should both be gone, what carries the run's mark
         or writes to its log.
         """
-        if state.get("boot") not in (None, procs.boot_id()):
+        job = self.read("job.json")
+        if state.get("boot") not in (None, procs.boot_id()) or (job and not slurm.inside(job)):
             return []
         snapshot = snapshot or procs.Snapshot()
         everyone, supervisor = snapshot.everyone, state.get("supervisor", [0, 0])

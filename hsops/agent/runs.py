@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from hsops.agent import audit, claims, facts, leases, lock, patch_store, probe_faults, procs, prune, strangers
+from hsops.agent import audit, claims, facts, leases, lock, patch_store, probe_faults, procs, prune, slurm, strangers
 from hsops.agent.protocol import PROTOCOL, Refusal
 from hsops.agent.rundir import STARTING_S, RunDir, all_runs, read_json, runs_folder, write_json
 
@@ -26,33 +26,37 @@ def start(params: "dict[str, Any]") -> "dict[str, Any]":
     """Start a server under a supervisor of its own and return at once.
 
     ``params``: server, model, tp, port (0: a free one), host (that it listens on), argv, env, spec_hash, dump_dir ("":
-    none), patches, needs (importable packages), restart (``restart.decide``; none: never). The words ``{python}``,
+    none), patches, needs (importable packages), restart (``restart.decide``; none: never), slurm (what
+    ``slurm.submit`` takes; none: it is started here). The words ``{python}``,
     ``{model}`` and ``{port}`` of argv, and ``{run}``, ``{run_dir}``, ``{dump_dir}`` and ``{:PYTHONPATH}`` (the host's
     own behind a colon, or nothing) in values of env, are filled in.
 
     Raises:
         Refusal: no-sglang, model-missing, dump-dir-not-writable, dump-dir-taken, port-taken, port-unusable,
-            already-running, changed-meanwhile, not-started, locked, lock-lost (``lock.held``).
+            already-running, changed-meanwhile, not-started, locked, lock-lost (``lock.held``); as ``slurm.submit``.
     """
     with lock.held(params) as held, _locked(params):
         sglang = facts.sglang()
         if "sglang" in params["needs"] and not sglang["root"]:
             raise Refusal("no-sglang", f"{sys.executable} has no sglang", python=sys.executable)
-        model, dump_dir = _model(str(params["model"])), _dump_dir(params.get("dump_dir", ""))
+        model, dump_dir = _model(str(params["model"])), dump_folder(params.get("dump_dir", ""))
         _refuse_second(params, dump_dir)
         _refuse_changed(params)
-        port = _port(int(params["port"]), str(params.get("host") or "127.0.0.1"))
+        wanted, listen, job = int(params["port"]), str(params.get("host") or "127.0.0.1"), params.get("slurm")
+        port = wanted if job else free_port(wanted, listen)
         run = _new_run(params)
         env = {name: _filled(value, run, dump_dir) for name, value in params["env"].items()}
-        known = {"{python}": sys.executable, "{model}": model, "{port}": str(port)}
+        known = {"{python}": sys.executable, "{model}": model, "{port}": "{port}" if job else str(port)}
         argv = [known.get(word, word) for word in params["argv"]]
         spec = {
             "id": run.id,
             "created": time.time(),
             "where": leases.where(),
             "argv": _masked(argv),
-            "env": {name: "***" if _SECRET.search(name) else value for name, value in env.items()},
+            "env": _shown(env),
             "port": port,
+            "wanted_port": wanted,
+            "listen": listen,
             "dump_dir": dump_dir,
             "sglang": sglang["version"] or "",
             "site": sglang["site"] or "",
@@ -60,11 +64,19 @@ def start(params: "dict[str, Any]") -> "dict[str, Any]":
             **{name: params[name] for name in ("server", "model", "tp", "spec_hash", "patches")},
         }
         held.check()
-        if argv != spec["argv"]:
-            run.write("secrets.json", {"argv": argv})
-        run.write("spec.json", spec)
-        _launch(run, env)
+        _hand_over(run, spec, {"argv": argv, "env": env}, job)
         return {"run": run.describe(), "warning": _tidy(params, run)}
+
+
+def _hand_over(run: RunDir, spec: "dict[str, Any]", secrets: "dict[str, Any]", job: "dict[str, Any] | None") -> None:
+    """To a supervisor here, or to Slurm, which starts one on another host."""
+    if not job and secrets["argv"] != spec["argv"]:
+        run.write("secrets.json", {"argv": secrets["argv"]})
+    run.write("spec.json", spec)
+    if job:
+        slurm.submit(run, job, secrets)
+    else:
+        _launch(run, secrets["env"])
 
 
 def _tidy(params: "dict[str, Any]", run: RunDir) -> str:
@@ -78,6 +90,10 @@ def _tidy(params: "dict[str, Any]", run: RunDir) -> str:
     except Exception as error:  # noqa: BLE001 - whatever it is
         return f"{what}: {error}"
     return ""
+
+
+def _shown(env: "dict[str, str]") -> "dict[str, str]":
+    return {name: "***" if _SECRET.search(name) else value for name, value in env.items()}
 
 
 def _masked(argv: "list[str]") -> "list[str]":
@@ -162,11 +178,7 @@ def _launch(run: RunDir, env: "dict[str, str]") -> None:
     """Fork a supervisor that owes nothing to this process, and wait until it has started the server."""
     mine, its = os.pipe()
     os.set_inheritable(its, True)
-    path = f"{os.path.dirname(sys.executable)}:{os.environ.get('PATH', os.defpath)}"  # ninja, py-spy of the venv
-    whole = {**os.environ, "PATH": path, "PYTHONUNBUFFERED": "1", **env, procs.MARK: run.id}
-    with contextlib.suppress(OSError):  # without it a diagnosis needs ptrace; a full disk ends the launch elsewhere
-        whole["PYTHONPATH"] = probe_faults.prepare(run.path, whole.get("PYTHONPATH", ""))
-    request = {"protocol": PROTOCOL, "params": {"run_dir": run.path, "ready": its, "env": whole}}
+    request = {"protocol": PROTOCOL, "params": {"run_dir": run.path, "ready": its, "env": environment(run, env)}}
     where = os.path.join(run.path, "request.json")
     write_json(where, request)
     first = os.fork()
@@ -182,6 +194,15 @@ def _launch(run: RunDir, env: "dict[str, str]") -> None:
     reply = json.loads(answer) if answer else {"error": _last_line(os.path.join(run.path, "supervisor.log"))}
     if "error" in reply:
         raise Refusal("not-started", f"the server did not start: {reply['error']}", run=run.id)
+
+
+def environment(run: RunDir, env: "dict[str, str]") -> "dict[str, str]":
+    """The server's: this host's with ``env``."""
+    path = f"{os.path.dirname(sys.executable)}:{os.environ.get('PATH', os.defpath)}"  # ninja, py-spy of the venv
+    whole = {**os.environ, "PATH": path, "PYTHONUNBUFFERED": "1", **env, procs.MARK: run.id}
+    with contextlib.suppress(OSError):  # without it a diagnosis needs ptrace; a full disk ends the launch elsewhere
+        whole["PYTHONPATH"] = probe_faults.prepare(run.path, whole.get("PYTHONPATH", ""))
+    return whole
 
 
 def _become_supervisor(run: RunDir, request: str) -> None:
@@ -223,7 +244,12 @@ def _model(model: str) -> str:
     return path
 
 
-def _dump_dir(folder: str) -> str:
+def dump_folder(folder: str) -> str:
+    """Where dumps go, made and tried; "" for none.
+
+    Raises:
+        Refusal: dump-dir-not-writable.
+    """
     if not folder:
         return ""
     path = os.path.expanduser(folder)
@@ -241,8 +267,12 @@ def _dump_dir(folder: str) -> str:
     return path
 
 
-def _port(port: int, host: str) -> int:
-    """``port`` if it is free, or a free one for 0."""
+def free_port(port: int, host: str) -> int:
+    """``port`` if it is free, or a free one for 0.
+
+    Raises:
+        Refusal: port-taken, port-unusable.
+    """
     import random  # and socket: 10 ms that only a start needs
 
     for candidate in [port] if port else random.sample(_AUTO, 200):

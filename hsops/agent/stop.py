@@ -5,7 +5,7 @@ import signal
 import time
 from typing import Any
 
-from hsops.agent import audit, lock, procs
+from hsops.agent import audit, lock, procs, slurm
 from hsops.agent.ending import Ending, outlive_client, until
 from hsops.agent.full_disk import Unwritten
 from hsops.agent.proof import GPU_S, Proof
@@ -44,16 +44,42 @@ def _of_server(params: "dict[str, Any]") -> "list[RunDir]":
         if 0 <= age < STARTING_S:
             until(lambda run=run: bool(run.read("state.json")), STARTING_S - age)  # type: ignore[misc]
     snapshot = procs.Snapshot()
-    return [run for run in runs if run.running() or run.processes(run.read("state.json"), snapshot)]
+    return [run for run in runs if run.running() or _job(run) or run.processes(run.read("state.json"), snapshot)]
+
+
+def _job(run: RunDir) -> bool:
+    """It is a job that is not over, whatever became of its server."""
+    job = slurm.look(run)
+    return bool(job) and not job.get("over")
 
 
 def _stop(run: RunDir, params: "dict[str, Any]", beside: "dict[str, Any] | None", lacks: Unwritten) -> "dict[str, Any]":
-    ended = _end(run, params, lacks)
+    ended = _cancel(run, lacks) if run.read("job.json") else _end(run, params, lacks)
     told = {"action": "stop", **lock.who(params), "server": ended["run"]["server"], "run": run.id}
     outcome = f"{len(ended['left'])} processes left" if ended["left"] else "done"
     with lacks.writing("its line of the audit log"):
         audit.append(params["state_dir"], {**told, "beside": beside and beside["who"], "outcome": outcome})
     return ended
+
+
+def _cancel(run: RunDir, lacks: Unwritten) -> "dict[str, Any]":
+    """A job: Slurm ends its processes, on whatever host they are, and says when that is done."""
+    began, state = time.monotonic(), run.state()
+    if _job(run):
+        with lacks.writing("stop.json of the run", must=True):
+            run.write("stop.json", {"time": time.time(), "by": os.environ.get("USER", "")})
+    job = slurm.end(run)
+    names = {**state.get("rank_pids", {}), "server": state.get("pid")} if state["phase"] == "running" else {}
+    ended = [{"pid": pid, "command": name, "by": "SLURM"} for name, pid in names.items() if pid]
+    over = bool(job.get("over"))
+    with lacks.writing("state.json of the run"):
+        last = run.read("state.json")
+        if over and last.get("phase") == "running":
+            run.write("state.json", {**last, "phase": "stopped"})
+    left = [] if over else ended
+    left = [{"pid": one["pid"], "command": one["command"], "state": job["state"]} for one in left]
+    seconds = round(time.monotonic() - began, 2)
+    return {"run": run.describe(), "ended": ended if over else [], "left": left, "seconds": seconds, "proof": None}
 
 
 def _end(run: RunDir, params: "dict[str, Any]", lacks: Unwritten) -> "dict[str, Any]":

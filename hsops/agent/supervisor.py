@@ -31,7 +31,7 @@ def main(params: "dict[str, Any]") -> None:
     Writes one JSON line to the file descriptor ``params["ready"]`` when the server has been started, or why not.
     """
     ready = params["ready"]
-    _stand_alone(keep=ready)
+    stand_alone(keep=ready)
     run = RunDir(params["run_dir"])
     supervisor = Supervisor(run, params["env"])
     try:
@@ -48,13 +48,14 @@ def main(params: "dict[str, Any]") -> None:
         supervisor.care()
 
 
-def _stand_alone(keep: int) -> None:
+def stand_alone(keep: int = 3) -> None:
     """Nothing of the caller's is held: an ssh channel closes only when no process has its ends any more."""
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
     os.closerange(3, keep)
     os.closerange(keep + 1, 4096)
-    os.set_inheritable(keep, False)
+    with contextlib.suppress(OSError):  # there is none under srun
+        os.set_inheritable(keep, False)
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # it ends when its server has; stop ends the server
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -137,6 +138,7 @@ class Supervisor:
         while (at := self.state.get("restart_at")) and not self._called_off(at):
             told = {name: self.state[name] for name in ("attempt", "started", "exit", "ranks", "helpers")}
             again = {"attempt": told["attempt"] + 1, "attempts": [*self.state["attempts"], told]}
+            again |= {name: self.state[name] for name in ("job_restarts", "node") if name in self.state}
             try:
                 self._forget()
                 restart.put_aside(self.run, told["attempt"])

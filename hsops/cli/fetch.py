@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from hsops.render.console import Outcome
 if TYPE_CHECKING:  # pydantic is not for --help
     from hsops.core.events import Emit
     from hsops.core.inventory import Channel, HostSpec, ServerSpec
+    from hsops.core.runs import Run
     from hsops.fetch.dumps import Until
     from hsops.fetch.fetch import Fetched
     from hsops.fetch.pull import Wish
@@ -23,6 +25,7 @@ if TYPE_CHECKING:  # pydantic is not for --help
     from hsops.remote.agent import Agent
 
 STREAMS = "2..8"
+JOB_S = 15.0  # between two questions whether a job has ended
 Servers = Annotated[
     list[str] | None,
     typer.Option("--server", "-s", metavar="NAME", help="Whose dumps (the default); A,B or repeated: of all."),
@@ -189,7 +192,26 @@ def _until(agent: Agent, spec: ServerSpec, options: Options, beside: Beside | No
     if beside:
         return Until(over=beside.over)
     run = alive_run(agent, spec.name) if options.follow else None
+    if run and run.job:  # its process is on another host
+        return Until(count=options.count, over=_job_over(agent, run))
     return Until(run.pid if run else None, options.count)
+
+
+def _job_over(agent: Agent, run: Run) -> Callable[[], bool]:
+    """Whether the job has ended, asked now and then: many ask Slurm's controller."""
+    from hsops.remote.runs import find_run
+
+    due = time.monotonic() + JOB_S
+
+    def over() -> bool:
+        nonlocal due
+        if time.monotonic() < due:
+            return False
+        due = time.monotonic() + JOB_S
+        found = find_run(agent, run)
+        return found is None or not found.alive
+
+    return over
 
 
 def _folder(agent: Agent, to: Path, options: Options, emit: Emit) -> TreeFolder:

@@ -84,7 +84,8 @@ def bring_up(session: Session, wish: Wish) -> Outcome:
         return Outcome({**data, "healthy": True}, [line])
     if not wish.wait:
         how = "started" if started.fresh else "already there, not healthy yet"
-        line = f"{spec.name}: run {started.run.id} {how} · pid {started.run.pid} · port {started.run.port}"
+        where = f"pid {started.run.pid} · port {started.run.port}" if not started.run.pending else str(started.run.job)
+        line = f"{spec.name}: run {started.run.id} {how} · {where}"
         return Outcome({**data, "healthy": None}, [line, "watch it: hsops launch --wait-healthy"])
     if wish.stop_on_failure:
         return _or_stop(session, spec, started.run, lambda: _wait(session, spec, plan, started, wish))
@@ -128,7 +129,7 @@ def _plan(session: Session, agent: Agent, spec: ServerSpec) -> Plan:
         host,
         deployed,
         captures=captures,
-        machine=machine(agent, spec.env),
+        machine=machine(agent, spec.env if spec.executor == "host" else {}),  # not the login node's
         parser=parser(agent, deployed.sglang) if spec.args else Parser(),
         fault=session.inventory_fault,
     )
@@ -137,15 +138,18 @@ def _plan(session: Session, agent: Agent, spec: ServerSpec) -> Plan:
 def _start(session: Session, agent: Agent, plan: Plan, wish: Wish) -> tuple[Started, bool]:
     """The run, and whether it was there and healthy already."""
     from hsops.launch.health import is_healthy
+    from hsops.launch.queue import check
     from hsops.launch.start import ensure
-    from hsops.remote.runs import list_runs
+    from hsops.remote.runs import list_runs, read_baseline
 
     known = list_runs(agent, plan.server)
     there = next((found for found in known if found.alive), None)
     healthy = False
-    if there and there.spec_hash == plan.spec_hash:
-        with agent.tunnel(there.port) as port:
+    if there and there.spec_hash == plan.spec_hash and not there.pending:
+        with agent.at(there).tunnel(there.port) as port:
             healthy = not there.capture_fault and is_healthy(port, plan.api_key)
+    if plan.job and (there is None or wish.replace):
+        check(agent, session.server(plan.server), read_baseline(agent, plan.server).seconds)
     with session.lock(plan.host) as lock:
         started = ensure(lock, plan, known, replace=wish.replace, healthy=healthy, emit=session.console.emit)
     if started.fresh:
@@ -169,7 +173,7 @@ def _wait(session: Session, spec: ServerSpec, plan: Plan, started: Started, wish
             agent,
             started.run,
             baseline=baseline.of(plan.spec_hash, launched(started.run).key),
-            patience=Patience(wish.timeout or DEFAULT_TIMEOUT_S, wish.stall_after),
+            patience=Patience(wish.timeout or DEFAULT_TIMEOUT_S, wish.stall_after, queue=wish.timeout is not None),
             emit=session.console.emit,
             fresh=started.fresh,
             nccl=spec.nccl or "",

@@ -55,7 +55,7 @@ def _host(session: Session, spec: HostSpec, everything: bool) -> HostStatus:
     rows: list[tuple[Run, Standing | None]] = []
     for found in list_runs(agent):
         if everything or found.alive or found.left or found.server not in seen:
-            rows.append((found, _standing(agent, found) if found.alive else None))
+            rows.append((found, _standing(agent, found) if found.alive and not found.pending else None))
         seen.add(found.server)
     try:
         strays = orphans(agent)
@@ -70,7 +70,7 @@ def _standing(agent: Agent, found: Run) -> Standing:
     from hsops.remote.runs import log_end
 
     try:
-        with agent.tunnel(found.port) as port:
+        with agent.at(found).tunnel(found.port) as port:
             return look(port, found.keys.api, sglang=found.sglang, log=lambda: log_end(agent, found.id))
     except UnreachableError as error:  # the host answered a moment ago: the run is worth its row
         return Standing("refused", "cannot be asked", error.message)

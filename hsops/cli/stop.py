@@ -66,7 +66,7 @@ def end(session: Session, server: str | None, *, run_id: str = "", how: How = Ho
     if run_id:
         agent, found = find(session, run_id)
         with session.lock(agent.host.name) as lock:
-            wanted = found.alive or found.left
+            wanted = found.alive or found.left or (found.job and not found.job.over)
             stopped = (stop_run(agent, found.id, lock=lock, **asdict(how)),) if wanted else ()
     else:
         spec = session.server(server)

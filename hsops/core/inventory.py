@@ -10,13 +10,13 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from hsops.core.names import Flag, Model, Name, Plain, RemotePath, Variable
+from hsops.core.names import Flag, Model, Name, Plain, RemotePath, SlurmTime, Variable, Word
 from hsops.core.patches import HsDumpPatch, Patch, PatchSpec
 from hsops.core.prefix import Prefix
 from hsops.core.texts import NAME
 from hsops.core.way import KEEPALIVE, KEEPALIVE_BOUNDS, STATE_DIR
 
-__all__ = ["NAME", "Channel", "HostSpec", "HsDumpPatch", "Inventory", "PatchSpec", "Scalar", "ServerSpec"]
+__all__ = ["NAME", "Channel", "HostSpec", "HsDumpPatch", "Inventory", "PatchSpec", "Scalar", "ServerSpec", "SlurmSpec"]
 
 Scalar = bool | int | float | str
 Channel = Literal["auto", "direct", "ssh"]
@@ -56,6 +56,23 @@ class RestartSpec(_Model):
     )
 
 
+class SlurmSpec(_Model):
+    """What a server's job asks of Slurm; what is left out Slurm decides."""
+
+    partition: Word | None = None
+    account: Word | None = None
+    qos: Word | None = None
+    gres: Word | None = Field(None, description="such as gpu:8")
+    time: SlurmTime | None = Field(None, description="the job's limit, such as '2-00:00:00', in quotes")
+    mem: Word | None = Field(None, description="memory a node, such as 900G")
+    cpus: Annotated[int, Field(ge=1)] | None = Field(None, description="processors for the server")
+    options: Annotated[tuple[Plain, ...], Field(strict=False)] = Field(
+        (), description="more of sbatch's options, such as --constraint=h200"
+    )
+    requeue: bool = Field(True, description="Slurm may start it again after a preemption or a node's failure")
+    bin: RemotePath | None = Field(None, description="the folder of sbatch and the others, when not on the PATH")
+
+
 class ServerSpec(_Model):
     """How one SGLang server is launched."""
 
@@ -73,6 +90,12 @@ class ServerSpec(_Model):
     )
     patches: Names = ()
     restart: RestartSpec | None = Field(None, description="start it again when it fails after it has served")
+    executor: Literal["host", "slurm"] = Field(
+        "host", description="host: on its host; slurm: as a job of Slurm, and its host is a login node"
+    )
+    slurm: SlurmSpec = Field(
+        default_factory=lambda: SlurmSpec.model_validate({}), description="of the job, with executor: slurm"
+    )
 
 
 class Inventory(_Model):

@@ -162,6 +162,7 @@ def _references(document: Document, value: Any) -> Iterator[Fault]:
     for name, server in known["servers"].items():
         if isinstance(server, dict):
             yield from missing(("servers", name, "host"), server.get("host"), "hosts")
+            yield from _slurm_faults(document, name, server, known["hosts"])
             given = server.get("patches")
             patches = given if isinstance(given, list) else []
             for i, patch in enumerate(patches):
@@ -172,6 +173,25 @@ def _references(document: Document, value: Any) -> Iterator[Fault]:
                     )
     if isinstance(value, dict):
         yield from missing(("default",), value.get("default"), "servers")
+
+
+_LOCAL = ("/dev/shm", "/tmp", "/var/tmp", "/run")  # noqa: S108 - named to be refused
+
+
+def _slurm_faults(document: Document, name: Hashable, server: dict[str, Any], hosts: dict[str, Any]) -> Iterator[Fault]:
+    """A job's ranks write on a compute node, and the login node reads: both must see the folder."""
+    if server.get("executor") != "slurm":
+        if "slurm" in server:
+            message = "it has no effect without executor: slurm"
+            yield document.fault(("servers", name, "slurm"), message, at_key=True)
+        return
+    host = hosts.get(str(server.get("host")))
+    dumps = host.get("dumps", "/dev/shm/sglang_hs") if isinstance(host, dict) else ""  # noqa: S108
+    if server.get("patches") and isinstance(dumps, str) and any(f"{dumps}/".startswith(f"{top}/") for top in _LOCAL):
+        message = f"of hosts.{server.get('host')}, dumps is {dumps}: memory or disk of the compute node alone"
+        yield document.fault(
+            ("servers", name, "executor"), f"{message}; name a folder that the login node sees too", at_key=True
+        )
 
 
 def _captures(patch: Any, known: dict[str, dict[str, Any]]) -> bool:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
+from hsops.core.slurm import seconds_of
 from hsops.core.texts import a_name, a_remote_path, plain
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
@@ -31,9 +32,22 @@ def _a_flag(value: str) -> str:
     return value
 
 
+def _a_word(value: str) -> str:
+    if not value or value.startswith("-") or any(c.isspace() for c in value):
+        raise ValueError(f"{value!r} is not one word")
+    return plain(value)
+
+
+def _a_slurm_time(value: str) -> str:
+    seconds_of(value)
+    return value
+
+
 Name = Annotated[str, AfterValidator(a_name)]
 RemotePath = Annotated[str, AfterValidator(a_remote_path)]
 Plain = Annotated[str, AfterValidator(plain)]
 Model = Annotated[str, AfterValidator(_a_model)]
 Variable = Annotated[str, AfterValidator(_a_variable)]
 Flag = Annotated[str, AfterValidator(_a_flag)]
+Word = Annotated[str, AfterValidator(_a_word)]
+SlurmTime = Annotated[str, AfterValidator(_a_slurm_time)]

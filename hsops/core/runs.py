@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from hsops.core.secret import masked, value_of
+from hsops.core.slurm import Job, parse_job
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +88,8 @@ class Run:
     Args:
         id: ``MMDD-HHMMSS-xxxx``.
         server: the server's name in the inventory.
-        phase: ``running``; ``exited`` by itself; ``stopped`` by ``hsops stop``; ``lost`` when the host
-            or the supervisor died.
+        phase: ``pending`` while its job waits for a place; ``running``; ``exited`` by itself; ``stopped`` by
+            ``hsops stop``; ``lost`` when the host or the supervisor died.
         pid: of ``launch_server``.
         started: seconds since the epoch on the host.
         port: the HTTP port on the host.
@@ -113,6 +114,7 @@ class Run:
         not_restarted: why a server with a restart policy was not started again; "" when it has none, or was.
         restarts: it has a restart policy.
         served: it has listened on its port in this attempt; only known with a restart policy.
+        job: of Slurm, in which its processes are, on another host than this run directory is read on; None: no job.
     """
 
     id: str
@@ -142,6 +144,7 @@ class Run:
     not_restarted: str = ""
     restarts: bool = False
     served: bool = False
+    job: Job | None = None
 
     @property
     def keys(self) -> Keys:
@@ -154,8 +157,13 @@ class Run:
 
     @property
     def alive(self) -> bool:
-        """The server's process is there."""
-        return self.phase == "running"
+        """The server's process is there, or its job waits to start it."""
+        return self.phase in ("running", "pending")
+
+    @property
+    def pending(self) -> bool:
+        """Its job waits, for the first time or to be started again."""
+        return self.phase == "pending"
 
     @property
     def capture_fault(self) -> str:
@@ -186,7 +194,7 @@ class Run:
 
 def parse_run(raw: dict[str, Any]) -> Run:
     """A run as the agent's ``run-list`` tells it: the fields of ``Run`` by name, exits as objects."""
-    special = {"argv", "exit", "ranks", "helpers", "left", "hellos", "attempts"}
+    special = {"argv", "exit", "ranks", "helpers", "left", "hellos", "attempts", "job"}
     known = {name: raw[name] for name in Run.__dataclass_fields__ if name not in special and name in raw}
     return Run(
         **known,
@@ -196,6 +204,7 @@ def parse_run(raw: dict[str, Any]) -> Run:
         helpers={name: _exit(value) for name, value in raw["helpers"].items()},
         attempts=tuple(_attempt(one) for one in raw.get("attempts", [])),
         left=tuple(raw["left"]),
+        job=parse_job(raw.get("job")),
         hellos=parse_hellos(raw.get("hellos", [])),  # a bundle may be older than this field
     )
 

@@ -11,6 +11,7 @@ from hsops.diagnose import (
     rules_ended,
     rules_gpu,
     rules_jit,
+    rules_job,
     rules_log,
     rules_moving,
     rules_partial,
@@ -26,6 +27,8 @@ Rule = Callable[[Evidence], Verdict | None]
 
 RULES: tuple[Rule, ...] = (
     # what is certain whatever else is seen
+    rules_job.queued,
+    rules_job.ended_by_scheduler,
     rules_gpu.left_on_gpu,
     rules_ended.nothing_runs,
     rules_ended.stopped,

@@ -91,10 +91,12 @@ RUN: dict[str, tuple[str, str]] = {
     "starting": ("wait", "hsops diagnose again in half a minute"),
     "loading": ("wait", "bytes and faults: hsops diagnose again"),
     "stopping": ("wait, or hsops stop", "hsops status"),
+    "queued": ("hsops launch --wait-healthy waits for its place", "squeue --start on the login node"),
     "not-running": ("hsops launch --wait-healthy", "hsops status"),
     # process-control
     "rank-stopped": ("kill -CONT PID", "state T in /proc/PID/stat; TracerPid"),
     "rank-killed": (_AGAIN, "who sent the signal: audit log, journalctl, the orchestrator"),
+    "job-ended-by-scheduler": ("raise what its job asks for in servers.<name>.slurm", "sacct -j, or scontrol show job"),
     "launcher-killed": ("hsops launch --wait-healthy", "who sent the signal: audit log, journalctl, the orchestrator"),
     "detokenizer-died": (_AGAIN, "hsops status: how it ended"),
     "tokenizer-blocked": ("kill -CONT PID", "state T in /proc/PID/stat; TracerPid"),

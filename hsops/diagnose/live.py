@@ -44,6 +44,7 @@ def probe(
     if run:
         asked |= {"run": run.id, "port": run.port, "log": run.log, "tp": run.tp, "dumps": run.dump_dir or dumps}
         asked |= {"pid": run.pid, "server": run.server}
+    agent = agent.at(run) if run else agent
     found = agent.call("probe", deadline=_DEADLINE, **asked)
     if not _too_short(found):
         return found

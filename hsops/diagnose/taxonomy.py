@@ -151,11 +151,13 @@ FAMILIES: Mapping[str, Mapping[str, str]] = {
         "loading": "weights are on their way",
         "stopping": "it was told to end and is about it",
         "not-running": "no process of it, and nothing went wrong",
+        "queued": "its job waits for a place in Slurm's queue",
     },
     "process-control": {
         "rank-stopped": "a rank is stopped: SIGSTOP, a frozen cgroup, a debugger",
         "rank-killed": "a signal ended a rank, not the OOM killer",
         "launcher-killed": "launch_server was killed",
+        "job-ended-by-scheduler": "Slurm ended its job: time limit, memory, a node, preemption",
         "detokenizer-died": "the detokenizer is gone",
         "tokenizer-blocked": "launch_server or a tokenizer worker is stopped",
     },

@@ -130,7 +130,7 @@ class Lane:
             return False
         if self.standing.comes_back and self._waited_at != self._done:
             self._waited_at = self._done  # once, unless it has made something since
-            self._emit(Note(f"{self.name} is started again by its own policy: waiting for it", self.standing.host))
+            self._emit(Note(f"{self.name} comes back by itself: waiting for it", self.standing.host))
             self._place.launch(False)
             return True
         if self.relaunched >= self._most:
@@ -230,10 +230,11 @@ class Lane:
         """A thread that feeds the ledger while the context is open."""
         ended, run = threading.Event(), self.standing.run
         assert run
+        agent = self.standing.agent.at(run)  # where the process is, and where each line is seen at once
 
         def feed() -> None:
             try:
-                with follow(self.standing.agent, self.standing.folder, position=listing.position, pid=run.pid) as news:
+                with follow(agent, self.standing.folder, position=listing.position, pid=run.pid) as news:
                     for item in news:
                         if ended.is_set():
                             return

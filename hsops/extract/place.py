@@ -18,7 +18,7 @@ from hsops.extract.plan import Capture
 from hsops.extract.settle import Limits, limits_of
 from hsops.remote.agent import Agent
 from hsops.remote.dumps import Listing, list_samples
-from hsops.remote.runs import alive_run, list_runs, need_capture
+from hsops.remote.runs import alive_run, find_run, need_capture, settled
 from hsops.remote.server import Server
 
 AHEAD = 2  # times the requests that a server runs at once: so many wait in its queue that it never wants for one
@@ -105,7 +105,7 @@ class Standing:
         name = self.place.server
         self.run = run = need_capture(self.agent, name, alive_run(self.agent, name))
         with (
-            self.agent.tunnel(run.port) as port,
+            self.agent.at(run).tunnel(run.port) as port,
             Server(port, host=self.host, concurrency=self.concurrency, keys=run.keys) as server,
         ):
             server.check_health()
@@ -148,7 +148,7 @@ class Standing:
         assert self.run
         until = time.monotonic() + patience
         while True:
-            found = self._found(self.run)
+            found = find_run(self.agent, self.run)
             if found is None or not found.alive or found.pid != self.run.pid:
                 raise self.death(found)
             if time.monotonic() >= until:
@@ -166,9 +166,11 @@ class Standing:
     def death(self, found: Run | None = None) -> UnhealthyError:
         """The run's, as the host tells it."""
         assert self.run
-        found = found or self._found(self.run)
+        found = found or find_run(self.agent, self.run)
+        found = settled(self.agent, found) if found and found.job else found
         end = found and (found.exit or (found.attempts[-1].exit if found.attempts else None))
-        how = f": {end}" if end else ""
+        cause = found.job.cause if found and found.job else ""
+        how = f": {cause or end}" if cause or end else ""
         return UnhealthyError(f"run {self.run.id} of {self.run.server} died{how}", host=self.host, fix=DIAGNOSE)
 
     @property
@@ -184,14 +186,15 @@ class Standing:
 
     @property
     def comes_back(self) -> bool:
-        """It died, and the host's supervisor starts it again by itself."""
-        found = self._found(self._driven) if self._driven else None
+        """It died, and the host's supervisor starts it again by itself, or Slurm does; or its job still waits."""
+        known = self._driven or self.run
+        found = find_run(self.agent, known) if known else None
+        if found and found.job and found.alive:
+            found = settled(self.agent, found)
+            return found.pending or (self._driven is not None and found.attempt > self._driven.attempt)
         if found is None or self._driven is None or not found.alive:
             return False
         return found.restarts and (found.attempt > self._driven.attempt or found.restart_at is not None)
-
-    def _found(self, run: Run) -> Run | None:
-        return next((one for one in list_runs(self.agent, run.server) if one.id == run.id), None)
 
 
 def _must_capture(run: Run, host: str) -> None:

@@ -12,7 +12,7 @@ from hsops.core.command import Command
 from hsops.core.errors import ConfigError, Fault
 from hsops.core.inventory import HostSpec, Scalar, ServerSpec
 from hsops.core.secret import MASK, is_secret_flag, is_secret_variable, value_of
-from hsops.launch import env_lint, flags, hook, nccl, needs
+from hsops.launch import env_lint, flags, hook, job, nccl, needs
 
 Path_ = tuple[str, ...]
 Args = dict[str, Scalar | list[Scalar]]  # flags without dashes
@@ -63,6 +63,7 @@ class Plan:
         secrets: values never to show.
         origins: variable of ``env`` -> who sets it.
         restart: when the host starts it again; None: never.
+        job: what Slurm is asked for, as ``job.request`` makes it; None: it is started on the host itself.
     """
 
     server: str
@@ -81,6 +82,7 @@ class Plan:
     secrets: tuple[str, ...]
     origins: Mapping[str, str] = field(default_factory=dict)
     restart: Mapping[str, float] | None = None
+    job: Mapping[str, Any] | None = None
 
     @property
     def command(self) -> Command:
@@ -112,6 +114,7 @@ class Plan:
             "patches": dict(self.deployed.patches),
             "needs": ["sglang"],
             "restart": dict(self.restart) if self.restart else None,
+            "slurm": dict(self.job) if self.job else None,
         }
 
 
@@ -139,8 +142,7 @@ def plan(
     reading = flags.read(server.args, parser)
     _refuse(server, machine, reading, captures=captures, fault=fault)
     args, notes = _arguments(server, deployed, reading, captures=captures)
-    argv = _argv(server, args)
-    env, origins = _environment(server, deployed, captures=captures)
+    argv, (env, origins) = _argv(server, args), _environment(server, deployed, captures=captures)
     return Plan(
         server=server.name,
         host=host.name,
@@ -158,6 +160,7 @@ def plan(
         secrets=tuple(str(value) for name, value in args.items() if is_secret_flag(f"--{name}")),
         origins=origins,
         restart=server.restart.model_dump() if server.restart else None,
+        job=job.request(server),
     )
 
 
@@ -256,4 +259,5 @@ def _words(name: str, value: Scalar | list[Scalar]) -> Iterator[str]:
 def _hash(argv: tuple[str, ...], env: Mapping[str, str], server: ServerSpec, host: HostSpec, deployed: Deployed) -> str:
     whole = [argv, dict(env), server.model, server.port, host.python, deployed.sglang, dict(deployed.patches)]
     whole += [server.restart.model_dump()] if server.restart else []
+    whole += [server.slurm.model_dump()] if server.executor == "slurm" else []
     return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:12]

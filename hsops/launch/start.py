@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hsops.core.deadline import QUICK
+from hsops.core.deadline import QUICK, Deadline
 from hsops.core.errors import AgentError, HsopsError, LockedError, UnhealthyError
 from hsops.core.events import Emit, Note
 from hsops.core.inventory import PatchSpec, ServerSpec
@@ -19,7 +19,11 @@ from hsops.remote.agent import Agent
 from hsops.remote.lock import Lock, explained, patient
 from hsops.remote.runs import stop_run
 
+START = Deadline(idle=60.0, total=60.0)  # sbatch alone has 15 s
 _FIXES = {
+    "no-slurm": "name the login node in servers.<name>.host, or the folder of sbatch in slurm.bin",
+    "slurm-silent": "scontrol ping there; it may have been taken all the same: hsops status looks for it by its name",
+    "slurm-refused": "correct what it names in servers.<name>.slurm",
     "no-sglang": "set hosts.<name>.python in inventory.yaml to the interpreter that has SGLang; check: hsops doctor",
     "model-missing": "correct servers.<name>.model in inventory.yaml, or copy the model there",
     "dump-dir-not-writable": "set hosts.<name>.dumps in inventory.yaml to a folder that this user can write",
@@ -117,7 +121,7 @@ def ensure(lock: Lock, plan: Plan, known: Sequence[Run], *, replace: bool, healt
         if run.alive or run.left:
             _clear(lock, run, plan.host, emit)
     try:
-        started = lock.call("run-start", what=f"server {plan.server}", deadline=QUICK, **plan.request())
+        started = lock.call("run-start", what=f"server {plan.server}", deadline=START, **plan.request())
     except AgentError as error:
         raise _refused(error, plan.server, plan.host, plan.port) from error
     if warning := started["warning"]:

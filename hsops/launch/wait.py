@@ -7,7 +7,7 @@ import queue
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hsops.core.baseline import Baseline, GoodRun, good_run
@@ -22,10 +22,11 @@ from hsops.launch.events import RunFollowed, Waiting
 from hsops.launch.explain import doing
 from hsops.launch.health import Ladder, Probe, Prober
 from hsops.launch.matrix import matrix
+from hsops.launch.queue import wait_for_place
 from hsops.launch.watch import Answering, CaptureRefused, Died, Judgement, KeyWanted, Silent, Watch
 from hsops.remote.agent import Agent
 from hsops.remote.reattach import Retry, reattaching
-from hsops.remote.runs import follow_run
+from hsops.remote.runs import find_run, follow_run, settled
 
 DEFAULT_TIMEOUT_S = 7200.0  # the slowest cold start on record took 25 min; a stall is noticed long before this
 _WAITING_S = 15.0  # between two "still waiting" lines in a pipe
@@ -55,10 +56,14 @@ class Stalled:
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long to wait, in seconds: ``timeout`` in all, ``stall_after`` without any sign of work (None: default)."""
+    """How long to wait, in seconds: ``timeout`` in all, ``stall_after`` without any sign of work (None: default).
+
+    ``queue``: the wait for a place in Slurm's queue, which may take days, counts.
+    """
 
     timeout: float = DEFAULT_TIMEOUT_S
     stall_after: float | None = None
+    queue: bool = True
 
 
 def wait_healthy(
@@ -88,10 +93,9 @@ def wait_healthy(
             ``patience.timeout`` is over.
     """
     watch = Watch(run, baseline, floor=patience.stall_after, now=now(), modules=modules)
-    emit(RunFollowed(run.server, agent.host.name, run.id, run.tp, run.port, run.pid, nccl, fresh))
-    pace = _Pace(watch, emit, now)
-    until = now() + patience.timeout
-    with closing(_reconnecting(agent, watch, api_key, pace, until=until, now=now)) as judgements:
+    followed = RunFollowed(run.server, agent.host.name, run.id, run.tp, run.port, run.pid, nccl, fresh)
+    pace = _Pace(watch, emit, now, followed, patience)
+    with closing(_reconnecting(agent, watch, api_key, pace, now=now)) as judgements:
         for judgement in judgements:
             if judgement is not None:
                 pace.show(force=True)
@@ -99,18 +103,18 @@ def wait_healthy(
                 if isinstance(found, Healthy) or not goes_on(found):
                     return found
                 watch.be_patient(2 * found.limit_s)
-            if now() > until:
+            if pace.left_s < 0:
                 raise _too_late(watch, patience.timeout, agent.host.name)
     raise AssertionError("the agent's stream ended without a result")
 
 
 def _reconnecting(
-    agent: Agent, watch: Watch, api_key: str, pace: _Pace, *, until: float, now: Callable[[], float]
+    agent: Agent, watch: Watch, api_key: str, pace: _Pace, *, now: Callable[[], float]
 ) -> Generator[Judgement | None, None, None]:
     """``_judgements`` over a link that may break: the server does not care, so the watch goes on where it was."""
 
     def lost(error: HsopsError, wait: float) -> None:
-        if now() + wait > until:
+        if wait > pace.left_s:
             raise error
         pace.tell(iter([Note(f"{error.message}; trying again in {wait:g} s", agent.host.name, "warn")]))
 
@@ -126,10 +130,12 @@ def _judgements(
 ) -> Generator[Judgement | None, None, None]:
     """What it has come to, at least every few hundred milliseconds."""
     probes: queue.SimpleQueue[tuple[Probe, Ladder]] = queue.SimpleQueue()
+    yield from _queued(agent, watch, pace, now)
+    where = agent.at(watch.run)
     with (
-        agent.tunnel(watch.run.port) as port,
+        where.tunnel(watch.run.port) as port,
         Prober(port, api_key=api_key, report=lambda probe, ladder: probes.put((probe, ladder))) as prober,
-        follow_run(agent, watch.run.id, place=watch.place) as events,
+        follow_run(where, watch.run.id, place=watch.place) as events,
     ):
         watch.reattached(now())
         for event in events:
@@ -139,20 +145,64 @@ def _judgements(
             while not probes.empty():
                 pace.tell(watch.probed(*probes.get()))
             pace.show()
-            yield watch.judge(now())
+            judgement = watch.judge(now())
+            if isinstance(judgement, Died) and watch.run.job:
+                _decided(agent, watch)
+            yield judgement
+
+
+def _queued(agent: Agent, watch: Watch, pace: _Pace, now: Callable[[], float]) -> Generator[None, None, None]:
+    """Until a run that is a job has its place, or is over; nothing for any other."""
+    run = (find_run(agent, watch.run) if watch.run.job else None) or watch.run
+    before, began = pace.queued_s, now()
+    for seen in wait_for_place(agent, run, pace.emit):
+        run, pace.queued_s = seen, before + now() - began
+        yield None
+    if run.job:
+        watch.placed(run)
+    pace.follow(run)
+
+
+def _decided(agent: Agent, watch: Watch) -> None:
+    """A server has ended whose job may be started again by Slurm: then the watch goes on, from the queue.
+
+    Raises:
+        UnreachableError: so it is.
+    """
+    run = settled(agent, watch.run)
+    if run.job and (run.pending or run.job.restarts > (watch.run.job.restarts if watch.run.job else 0)):
+        raise UnreachableError(f"{run.server} has ended, and Slurm starts it again: {run.job}", host=agent.host.name)
+    watch.placed(run, ended=True)
 
 
 class _Pace:
     """What is told beside the events themselves: the matrix for a terminal, a line now and then for a pipe."""
 
-    def __init__(self, watch: Watch, emit: Emit, now: Callable[[], float]) -> None:
-        self._watch, self._emit, self._now = watch, emit, now
+    def __init__(
+        self, watch: Watch, emit: Emit, now: Callable[[], float], followed: RunFollowed, patience: Patience
+    ) -> None:
+        self._watch, self.emit, self._now = watch, emit, now
+        self._began, self._patience = now(), patience
+        self._followed: RunFollowed | None = followed
+        self.queued_s = 0.0  # in Slurm's queue
         self._next_matrix, self._next_waiting = 0.0, now() + _WAITING_S
+
+    @property
+    def left_s(self) -> float:
+        """Of ``patience.timeout``."""
+        queued = 0.0 if self._patience.queue else self.queued_s
+        return self._began + self._patience.timeout + queued - self._now()
+
+    def follow(self, run: Run) -> None:
+        """It is followed from now on; told once."""
+        if self._followed:
+            self.emit(replace(self._followed, port=run.port, pid=run.pid))
+            self._followed = None
 
     def tell(self, events: Iterator[Any]) -> None:
         """Events of the watch; each puts the next "still waiting" off."""
         for event in events:
-            self._emit(event)
+            self.emit(event)
             self._next_waiting = self._now() + _WAITING_S
 
     def show(self, *, force: bool = False) -> None:
@@ -160,7 +210,7 @@ class _Pace:
         now, watch = self._now(), self._watch
         if force or now >= self._next_matrix:
             self._next_matrix = now + _MATRIX_S
-            self._emit(matrix(watch, now=now))
+            self.emit(matrix(watch, now=now))
         if now >= self._next_waiting:
             self._next_waiting = now + _WAITING_S
             upcoming = watch.summary.next
@@ -169,7 +219,7 @@ class _Pace:
             silent = round(watch.signs.silent_s(now), 1)
             stage = watch.summary.stage
             told = doing(watch, now=now)
-            self._emit(Waiting(stage, missing, silent, watch.limit_s, watch.summary.lines, watch.remaining_s, told))
+            self.emit(Waiting(stage, missing, silent, watch.limit_s, watch.summary.lines, watch.remaining_s, told))
 
 
 def _conclude(watch: Watch, judgement: Judgement, host: str) -> Healthy | Stalled:
@@ -213,6 +263,10 @@ def _died(run: Run, died: Died, host: str) -> UnhealthyError:
     who = run.server if died.who == "server" else f"{died.who} of {run.server}"
     verb = "was" if died.exit and died.exit.signal else "ended:"
     gone = f"{who} {verb} {died.exit}" if died.exit else f"{who} ended, nobody saw how"
+    if run.job and run.job.cause:
+        fix = run.job.fix.replace("<name>", run.server)
+        said = f"{run.server} ended: {run.job.cause}"
+        return UnhealthyError(said, host=host, why=f"first to go: {gone}", fix=fix or f"hsops logs {run.id}")
     cause, last = died.summary.cause, died.summary.last.get("", (0, ""))
     if cause:
         place = ", ".join(part for part in (f"log line {cause.line}", cause.rank, cause.frame) if part)

@@ -293,6 +293,12 @@ class Watch:
             self.summary = self._reader.summary()
         return Note(str(cut))
 
+    def placed(self, run: Run, *, ended: bool = False) -> None:
+        """Its job has a place now, perhaps another one than before; or with ``ended`` what Slurm says of its end."""
+        self.run = replace(self.run, job=run.job, port=run.port, phase=run.phase)
+        if not ended:
+            self._over, self._dead_at = False, None
+
     def reattached(self, now: float) -> None:
         """The link was lost until now: what moved meanwhile was not seen, so silence counts from here."""
         self.signs = self.signs.unwatched(now)

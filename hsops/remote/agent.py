@@ -13,6 +13,8 @@ from hsops.core.command import Command
 from hsops.core.deadline import FOLLOW, QUICK, Deadline
 from hsops.core.errors import AgentError, DeadlineError, HsopsError, RemoteError, UnreachableError
 from hsops.core.events import Emit, Note
+from hsops.core.runs import Run
+from hsops.core.slurm import Job
 from hsops.remote.calls import said
 from hsops.remote.host import Completed, Host, Stream
 from hsops.remote.interpreter import explain, wrong_python
@@ -56,6 +58,30 @@ class Agent:
         self._talk, self._talking = Talk(self._serve, self._is_reply, build), threading.Lock()
         self._door, self._soon = host.stream, tuple[str, ...]()
         self._answers = Answers()
+        self._inside: Job | None = None
+        self._at: dict[str, Agent] = {}
+
+    def at(self, run: Run) -> Agent:
+        """The agent where the processes of ``run`` are: this one, or for a job one on its compute node.
+
+        That one is a step of the job, beside the server's: only in there its processes, its port and its GPUs are to be
+        seen, and Slurm ends the step with the job.
+        """
+        job = run.job
+        if job is None or run.pending or job.over:
+            return self
+        key = f"{job.id}.{job.restarts}"
+        if key not in self._at:
+            inner = Agent(
+                self.host.behind(step(job)),
+                python=self.python,
+                state_dir=self.state_dir,
+                emit=self._emit,
+                lock_wait=self.lock_wait,
+            )
+            inner._inside = job
+            self._at[key] = inner
+        return self._at[key]
 
     def begin(self, *verbs: str) -> None:
         """Reach the host now, while other work goes on here, for calls that come soon.
@@ -145,7 +171,7 @@ class Agent:
         if isinstance(answer, Completed) and answer.exit == NOT_STORED and not self._uploaded:
             raise self._unwritable(said(answer.stderr, self.path))
         if isinstance(answer, Completed):
-            raise explain(self.host, self.python, answer)
+            raise self._explained(answer)
         self._uploaded = True
         return self._answers.keep(several, answer)
 
@@ -160,7 +186,7 @@ class Agent:
         done = self._run(command, stdin, deadline)
         replies = [line for line in done.stdout.splitlines() if self._is_reply(line)]
         if not replies:
-            raise explain(self.host, self.python, done)
+            raise self._explained(done)
         return self._result(self._parse(replies[-1]), verb)
 
     def _events(self, stream: Stream, verb: str) -> Iterator[dict[str, Any]]:
@@ -174,7 +200,18 @@ class Agent:
             else:
                 yield {"kind": "result", **self._result(message, verb)}
                 return
-        raise explain(self.host, self.python, stream.finish())
+        raise self._explained(stream.finish())
+
+    def _explained(self, done: Completed) -> HsopsError:
+        if self._inside is None:
+            return explain(self.host, self.python, done)
+        words = done.stderr.decode(errors="replace").strip().splitlines()
+        return UnreachableError(
+            f"{self._inside} cannot be entered: {words[-1] if words else 'no reason given'}",
+            host=self.host.name,
+            why="its compute node is reached by srun --overlap, as a step of the job, which ends with it",
+            fix="hsops status says what became of the job",
+        )
 
     def _request(self, verb: str, params: dict[str, Any]) -> tuple[Command, bytes]:
         return Command((self.python, "-I", self.path, verb)), json.dumps(self._body(params)).encode()
@@ -240,6 +277,15 @@ class Agent:
             result: dict[str, Any] = message["result"]
             return result
         raise refusal(self, verb, error)
+
+
+def step(job: Job) -> tuple[str, ...]:
+    """The prefix that runs a command inside a job, beside what runs there."""
+    srun = f"{job.bin}/srun" if job.bin else "srun"
+    return (
+        srun, f"--jobid={job.id}", "--overlap", "--nodes=1", "--ntasks=1", "--mem=0", "--mpi=none", "--quiet",
+        "--chdir=/", "--unbuffered",
+    )  # fmt: skip
 
 
 def refusal(agent: Agent, verb: str, error: dict[str, Any]) -> RemoteError:

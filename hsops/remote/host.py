@@ -127,6 +127,10 @@ class Host(Protocol):
         """
         ...
 
+    def behind(self, prefix: tuple[str, ...]) -> Host:
+        """The same way and one prefix more, after its own; with a connection of its own, closed with this one's."""
+        ...
+
     def close(self) -> None:
         """Close the connection. Idempotent."""
         ...

@@ -24,6 +24,7 @@ class LocalHost:
     def __init__(self, name: str, via: tuple[str, ...] = ()) -> None:
         self.name, self.via, self.address, self.round_trip = name, via, None, 0.0
         self._talks: list[ChildStream] = []
+        self._behind: list[LocalHost] = []
 
     def run(self, command: Command, *, stdin: bytes = b"", deadline: Deadline = Deadline()) -> Completed:
         return calls.run(self, command, stdin, deadline)
@@ -48,7 +49,13 @@ class LocalHost:
     def tunnel(self, port: int) -> Iterator[int]:
         yield port
 
+    def behind(self, prefix: tuple[str, ...]) -> LocalHost:
+        self._behind.append(LocalHost(self.name, (*self.via, *prefix)))
+        return self._behind[-1]
+
     def close(self) -> None:
         """End the commands that are still talked with."""
+        while self._behind:
+            self._behind.pop().close()
         while self._talks:
             self._talks.pop().__exit__()

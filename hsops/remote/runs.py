@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ if TYPE_CHECKING:  # it brings the log's expressions, which only a launch needs
     from hsops.core.baseline import Baseline
 
 
+ENDING_S = 90.0  # of a job: Slurm's KillWait is 30 s, and an epilog may follow
 GPU_S = 20.0
 """For a driver to give memory back; tens of GiB take it a second or two."""
 
@@ -64,6 +66,23 @@ def alive_run(agent: Agent, server: str) -> Run | None:
     return next((run for run in list_runs(agent, server) if run.alive), None)
 
 
+def find_run(agent: Agent, run: Run) -> Run | None:
+    """The same run as it is now."""
+    return next((one for one in list_runs(agent, run.server) if one.id == run.id), None)
+
+
+def settled(agent: Agent, run: Run) -> Run:
+    """The run of a job that is ending, once Slurm has decided whether that was its end or it is started again."""
+    until = time.monotonic() + ENDING_S
+    while True:
+        run = find_run(agent, run) or run
+        if run.job is None or run.job.over or run.pending or time.monotonic() > until:
+            return run
+        if run.phase == "running" and not run.dead and run.job.state == "RUNNING":  # it is another start already
+            return run
+        time.sleep(0.5)
+
+
 def need_capture(agent: Agent, server: str, run: Run | None) -> Run:
     """``run``, when it is one that writes dumps.
 
@@ -72,6 +91,9 @@ def need_capture(agent: Agent, server: str, run: Run | None) -> Run:
     """
     if run is None:
         raise UnhealthyError(f"no run of {server} is alive", host=agent.host.name, fix="hsops launch --wait-healthy")
+    if run.pending:
+        fix = "hsops launch --wait-healthy waits for it"
+        raise UnhealthyError(f"{server} waits for its place: {run.job}", host=agent.host.name, fix=fix)
     if not run.dump_dir:
         raise UnhealthyError(
             f"run {run.id} was launched without hs-dump: it would write no dumps",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -40,6 +41,7 @@ class SshHost:
         self._pulse = pulse or Pulse(way.keepalive, 3 * way.keepalive)
         self._link: Link | None = None
         self._talks: list[OpenSshStream] = []
+        self._behind: list[SshHost] = []
         self._lock = threading.Lock()
 
     @cached_property
@@ -92,7 +94,14 @@ class SshHost:
             self._talks = [*(other for other in self._talks if other.listens), stream]
         return stream
 
+    def behind(self, prefix: tuple[str, ...]) -> SshHost:
+        way = replace(self._way, via=(*self._way.via, *prefix))
+        self._behind.append(SshHost(way, accept_new=self._accept_new, pulse=self._pulse))
+        return self._behind[-1]
+
     def close(self) -> None:
+        while self._behind:
+            self._behind.pop().close()
         with self._lock:
             link, self._link = self._link, None
             talks, self._talks = self._talks, []

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
 
 from hsops.launch import events
 from hsops.launch.paste import pasted
 from hsops.launch.plan import Plan
+from hsops.launch.queue import Queued
 from hsops.launch.wait import Healthy, Stalled
 from hsops.render.describe import describe
 from hsops.render.progress import clock
@@ -20,6 +22,12 @@ def _(event: events.RunFollowed) -> Iterable[str]:
         f"{event.server} on {event.host} · run {event.run} {how} · TP {event.tp} · port {event.port} · pid {event.pid}"
         f"{profile} · Ctrl-C leaves, the server stays"
     )
+
+
+@describe.register
+def _(event: Queued) -> Iterable[str]:
+    starts = f", about {time.strftime('%m-%d %H:%M', time.localtime(event.starts))}" if event.starts else ""
+    yield f"  in the queue  {event.words}{starts}"
 
 
 @describe.register

@@ -100,8 +100,13 @@ def _health(standing: Standing | None) -> dict[str, Any]:
 
 
 def _run_line(host: str, run: Run, standing: Standing | None) -> str:
-    ended = f"{run.phase}: {run.exit}" if run.phase == "exited" else run.phase
-    state = f"{run.phase}, {standing}" if standing else ended
+    state = (
+        f"{run.phase}, {standing}" if standing else f"{run.phase}: {run.exit}" if run.phase == "exited" else run.phase
+    )
+    if run.job:
+        state = str(run.job) if run.pending else f"{state} ({(run.job.over and run.job.cause) or run.job})"
+    if run.pending:
+        return f"{run.server:16} {host:10} {run.id}  {run.phase}  {state}{_attempts(run)}"
     dead = [f"{name} {end}" for name, end in {**run.ranks, **run.helpers}.items() if end and run.alive]
     alive = sum(1 for end in run.ranks.values() if end is None) if run.alive else 0
     return (

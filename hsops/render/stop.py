@@ -19,6 +19,9 @@ def run_lines(stopped: Iterable[Stopped]) -> Iterator[str]:
         none = False
         yield f"{one.run.server}: run {one.run.id} stopped in {one.seconds:.1f} s, {len(one.ended)} processes ended"
         yield from _rows(one)
+        if one.run.job:
+            how = "Slurm ended all that it had started there" if one.run.job.over else "Slurm HAS NOT ENDED IT YET"
+            yield f"  slurm      {one.run.job}: {how}"
         if one.proof:
             yield from proof_lines(one.proof, one.left)
     if none:

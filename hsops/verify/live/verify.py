@@ -81,7 +81,7 @@ def verify_live(agent: Agent, job: Job, bring: Bring, emit: Emit) -> Report:
         found = [Check("hello", FAIL, run.capture_fault)]
         return _report(run, 0, found, None, time.monotonic() - started)
     name = agent.host.name
-    with agent.tunnel(run.port) as port, Server(port, host=name, concurrency=1, keys=run.keys) as server:
+    with agent.at(run).tunnel(run.port) as port, Server(port, host=name, concurrency=1, keys=run.keys) as server:
         server.check_health()
         info, room = _room(agent, run, server)
         todo = plan(room)

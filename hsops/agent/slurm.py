@@ -1,0 +1,211 @@
+"""Runs that are jobs of Slurm: submitted, looked at and cancelled here, on a login node; their processes are elsewhere.
+
+job.json in the run's directory is what is known of the job: ``id`` (null while sbatch has not told it), ``name``,
+``state``, ``reason``, ``node``, ``limit``, ``restarts``, ``exit`` (Slurm's ``code:signal``), ``over``.
+"""
+
+import contextlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from typing import Any
+
+from hsops.agent.ending import until
+from hsops.agent.protocol import Refusal
+
+COMMAND_S = 8.0  # Slurm's commands wait for minutes when slurmctld does not answer
+SUBMIT_S = 15.0
+END_S = 60.0  # Slurm's KillWait is 30 s, and an epilog may follow
+_FRESH_S = 1.0
+_WAITS = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD")
+_THERE = (*_WAITS, "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING")
+_FIELD = re.compile(r"(?:^|\s)(\w+)=(\S*)")
+_SILENT = re.compile(
+    r"Unable to contact|Connection (?:refused|timed out)|Socket timed out|Transport endpoint|Zero Bytes"
+)
+_MEMORY = re.compile(r"exceeded memory limit|oom[-_ ]kill|Out Of Memory", re.IGNORECASE)
+_looked: "dict[str, tuple[float, dict[str, Any]]]" = {}  # by run: one verb asks several times
+
+
+def told(folder: str, *argv: str, seconds: float = COMMAND_S) -> str:
+    """What a command of Slurm prints. ``folder``: where it lies; "": on the PATH.
+
+    Raises:
+        Refusal: no-slurm, slurm-silent (no answer, or not from slurmctld), slurm-refused.
+    """
+    path = os.pathsep.join(filter(None, (os.path.expanduser(folder), os.environ.get("PATH", os.defpath))))
+    try:
+        program = shutil.which(argv[0], path=path)
+        if not program:
+            raise Refusal("no-slurm", f"there is no {argv[0]} on this host", command=argv[0])
+        done = subprocess.run(
+            [program, *argv[1:]],
+            env={**os.environ, "PATH": path, "LC_ALL": "C", "SLURM_TIME_FORMAT": "%s"},
+            stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise Refusal("slurm-silent", f"{argv[0]} gave no answer in {seconds:g} s") from None
+    said = re.sub(r"(?m)^\w+: (error: )?", "", done.stderr.decode(errors="replace")).strip()
+    if done.returncode:
+        code = "slurm-silent" if _SILENT.search(said) else "slurm-refused"
+        raise Refusal(code, f"{argv[0]}: {' '.join(said.split())[:400] or f'exit {done.returncode}'}")
+    return done.stdout.decode(errors="replace")
+
+
+def inside(job: "dict[str, Any]") -> bool:
+    """This process is one of the job's: its processes can be looked at in /proc here."""
+    return bool(job.get("id")) and os.environ.get("SLURM_JOB_ID") == str(job["id"])
+
+
+def submit(run: Any, asked: "dict[str, Any]", secrets: "dict[str, Any]") -> None:
+    """Hand a run to Slurm.
+
+    Args:
+        run: its directory (``RunDir``), with its spec.json.
+        asked: ``script`` and ``options`` for sbatch, with ``{run_dir}`` and ``{command}`` to be filled in; ``bin``:
+            the folder of Slurm's commands, "": the PATH.
+        secrets: ``argv`` and ``env`` of the server, which only the compute node completes.
+
+    Raises:
+        Refusal: as ``told``.
+    """
+    agent = os.path.join(run.path, "agent.pyz")
+    run.write("secrets.json", secrets)
+    shutil.copyfile(os.path.abspath(sys.argv[0]), agent)  # a job may wait for weeks: that in use here may be pruned
+    filled = {"{run_dir}": run.path, "{command}": shlex.join([sys.executable, "-I", agent, "job-exec"])}
+    script, *options = [_filled(text, filled) for text in (asked["script"], *asked["options"])]
+    path = os.path.join(run.path, "job.sh")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(script)
+    job: dict[str, Any] = {"id": None, "name": f"hsops-{run.id}", "bin": asked["bin"], "state": "PENDING"}
+    run.write("job.json", job)
+    try:
+        line = told(job["bin"], "sbatch", "--parsable", f"--job-name={job['name']}", *options, path, seconds=SUBMIT_S)
+    except Refusal as refusal:
+        if refusal.code != "slurm-silent":  # else it may have been taken all the same: by its name it is found
+            shutil.rmtree(run.path, ignore_errors=True)
+        raise
+    run.write("job.json", {**job, "id": line.strip().splitlines()[-1].split(";")[0]})
+
+
+def _filled(text: str, known: "dict[str, str]") -> str:
+    for word, value in known.items():
+        text = text.replace(word, value)
+    return text
+
+
+def look(run: Any) -> "dict[str, Any]":
+    """job.json as it is now; ``trouble``: why Slurm could not be asked, then it is as it was last."""
+    job: dict[str, Any] = run.read("job.json")
+    at, known = _looked.get(run.path, (0.0, {}))
+    if not job or job.get("over") or inside(job):
+        return job
+    if time.monotonic() - at < _FRESH_S:
+        return known
+    try:
+        fresh = {**job, **_ask(job)}
+        if fresh.get("over"):
+            fresh["memory"] = _memory(run)
+        if {k: v for k, v in fresh.items() if k not in ("place", "of")} != job:
+            with contextlib.suppress(OSError):
+                run.write("job.json", {k: v for k, v in fresh.items() if k not in ("place", "of")})
+    except Refusal as refusal:
+        fresh = {**job, "trouble": refusal.message}
+    _looked[run.path] = (time.monotonic(), fresh)
+    return fresh
+
+
+def _ask(job: "dict[str, Any]") -> "dict[str, Any]":
+    folder = job["bin"]
+    if not job["id"]:
+        found = told(folder, "squeue", "-h", "-t", "all", f"--name={job['name']}", "-o", "%A").split()
+        if not found:
+            return {"over": True, "state": "NOT_SUBMITTED"}
+        job = {**job, "id": found[0]}
+    try:
+        text = told(folder, "scontrol", "-o", "show", "job", job["id"])
+    except Refusal as refusal:
+        if refusal.code != "slurm-refused":
+            raise
+        return _accounted(job)  # forgotten after MinJobAge
+    f = dict(reversed(_FIELD.findall(text)))
+    state = f.get("JobState", "UNKNOWN")
+    fresh = {
+        "id": job["id"], "state": state, "reason": f.get("Reason", "").replace("None", ""),
+        "node": f.get("NodeList", "").replace("(null)", ""), "partition": f.get("Partition", ""),
+        "exit": f.get("ExitCode", ""), "limit": f.get("TimeLimit", ""), "restarts": int(f.get("Restarts") or 0),
+        "starts": _time(f.get("StartTime", "")), "over": state not in _THERE,
+    }  # fmt: skip
+    return {**fresh, **_place(folder, job["id"], fresh["partition"])} if state in _WAITS else fresh
+
+
+def _accounted(job: "dict[str, Any]") -> "dict[str, Any]":
+    """By the accounting, if there is one."""
+    with contextlib.suppress(Refusal):
+        asked = ("sacct", "-n", "-P", "-X", "-j", job["id"], "-o", "State,ExitCode,NodeList")
+        if lines := told(job["bin"], *asked).strip().splitlines():
+            state, exit_, node = lines[-1].split("|")
+            return {"state": state.split()[0], "exit": exit_, "node": node, "over": True}
+    return {"state": job["state"] if job["state"] not in _THERE else "FORGOTTEN", "over": True}
+
+
+def _place(folder: str, job: str, partition: str) -> "dict[str, Any]":
+    with contextlib.suppress(Refusal):
+        waiting = told(folder, "squeue", "-h", "-t", "PD", "-p", partition, "-S", "-p,i", "-o", "%A").split()
+        if job in waiting:
+            return {"place": waiting.index(job) + 1, "of": len(waiting)}
+    return {}
+
+
+def _time(text: str) -> "float | None":
+    return float(text) if text.isdigit() and int(text) else None
+
+
+def _memory(run: Any) -> bool:
+    """Without task/cgroup Slurm calls it FAILED 0:9; what tells is a line of its own in the job's output."""
+    try:
+        with open(os.path.join(run.path, "job.log"), encoding="utf-8", errors="replace") as file:
+            return bool(_MEMORY.search(file.read()[-65536:]))
+    except OSError:
+        return False
+
+
+def state(run: Any, record: "dict[str, Any]") -> "dict[str, Any]":
+    """state.json with the phase as Slurm tells it: the pids in it are of another host.
+
+    ``pending`` until the supervisor of this start of the job has written it; a job that is requeued starts again.
+    """
+    job = look(run)
+    if job.get("over"):
+        stopped = os.path.exists(os.path.join(run.path, "stop.json"))
+        if record.get("phase", "running") in ("running", "pending"):
+            record = {**record, "phase": "stopped" if stopped else "exited", "restart_at": None}
+            record.setdefault("exit", None)
+        return {**record, "job": job}
+    begun = job["state"] not in _WAITS and record.get("job_restarts") == job.get("restarts", 0)
+    return {**record, "job": job} if begun else {**record, "phase": "pending", "pid": 0, "exit": None, "job": job}
+
+
+def end(run: Any) -> "dict[str, Any]":
+    """Cancel the job and wait until Slurm says that it is over; the job as it is then.
+
+    Raises:
+        Refusal: as ``told``.
+    """
+    job = look(run)
+    if job.get("trouble"):
+        raise Refusal("slurm-silent", job["trouble"])
+    if not job.get("over"):
+        with contextlib.suppress(FileNotFoundError):
+            told(job["bin"], "scancel", str(job["id"]))
+        until(lambda: bool(_again(run).get("over")), END_S, 0.5)
+    return look(run)
+
+
+def _again(run: Any) -> "dict[str, Any]":
+    _looked.pop(run.path, None)
+    return look(run)
