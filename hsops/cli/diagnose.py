@@ -131,7 +131,7 @@ def _watch(session: Session, server: str | None, keep: Keep, *, run_id: str, sil
         found = _run(agent, spec.name, run_id)
         if found is None or not found.alive:
             raise UsageError(f"no run of {spec.name} lives", fix="hsops launch --wait-healthy; hsops status shows all")
-        wait_for_silence(agent, found, silence_s=silence_s, emit=session.console.emit)
+        wait_for_silence(agent.at(found), found, silence_s=silence_s, emit=session.console.emit)
         outcome = live(session, spec.name, keep, run_id=found.id)
         if outcome.exit_code:
             return outcome

@@ -95,7 +95,7 @@ def wait_for_silence(
 def _pulses(agent: Agent, run: Run, pause: Callable[[float], None]) -> Generator[dict[str, Any], None, None]:
     end = -1
     while True:
-        pulse = agent.at(run).call(
+        pulse = agent.call(
             "pulse", deadline=_DEADLINE, pid=run.pid, port=run.port, log=run.log, since=end, patience_s=PATIENCE_S
         )
         end = pulse["end"]
