@@ -92,7 +92,15 @@ class Job:
             ended = f", exit {self.exit}" if self.over and self.exit else ""
             return known + (f" on {self.node}" if self.node else "") + ended
         why = f" ({self.reason})" if self.reason else ""
-        return known + why + (f", number {self.place} of {self.of} waiting in {self.partition}" if self.place else "")
+        return (
+            known
+            + why
+            + (
+                f", number {self.place} of {self.of} waiting in {self.partition}"
+                if self.place and not self.hopeless
+                else ""
+            )
+        )
 
 
 _CAUSES = {

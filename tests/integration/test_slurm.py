@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,19 +12,39 @@ from typing import Any
 import pytest
 
 from hsops.core.baseline import Baseline
+from hsops.core.dumps import token_bytes
+from hsops.core.errors import AgentError, HsopsError, UnhealthyError
 from hsops.core.events import Event, ignore
 from hsops.core.inventory import ServerSpec
+from hsops.core.prompts import Prompt
 from hsops.core.runs import Run
-from hsops.launch import job
+from hsops.extract.extract import Job, extract
+from hsops.extract.place import Finding, Place
+from hsops.extract.plan import Capture
+from hsops.launch import job, queue
+from hsops.launch.queue import Queued
 from hsops.launch.wait import Healthy, Patience, wait_healthy
 from hsops.remote import runs
 from hsops.remote.agent import Agent
 from hsops.remote.connect import connect
+from hsops.remote.dumps import list_samples
 from tests.hosts import Server
-from tests.running import VICTIMS, start
+from tests.practice_host import ENV, practice_host
+from tests.running import VICTIMS, start, wait_for
 from tests.slurm_cluster import Cluster, cluster
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(180)
+SERVER = """\
+import http.server, sys
+class Answer(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200); self.send_header("Content-Length", "2"); self.end_headers(); self.wfile.write(b"{}")
+    do_POST = do_GET
+    def log_message(self, *_): pass
+print("The server is fired up and ready to roll!", flush=True)
+port = int(sys.argv[sys.argv.index("--port") + 1])
+http.server.ThreadingHTTPServer(("127.0.0.1", port), Answer).serve_forever()
+"""
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +61,7 @@ def login(server: Server, tmp_path: Path, slurm: Cluster) -> Iterator[Agent]:
     agent = Agent(host, python=server.spec.python, state_dir=str(tmp_path / "state"))
     yield agent
     for run in runs.list_runs(agent):
-        if run.alive or (run.job and not run.job.over):
+        if run.job and not run.job.over:
             runs.stop_run(agent, run.id, grace=0.0)
     host.close()
 
@@ -58,25 +80,206 @@ def serving(agent: Agent, server: ServerSpec, dumps: Path, *words: str, name: st
     return start(agent, "{port}", *words, victim="serving.py", env=env, **more)
 
 
-def healthy(agent: Agent, run: Run, events: list[Event] | None = None, seconds: float = 60.0) -> Run:
+def healthy(agent: Agent, run: Run, emit: Any = ignore, seconds: float = 60.0) -> Run:
     """The run, once it answers."""
-    emit = events.append if events is not None else ignore
     found = wait_healthy(agent, run, baseline=Baseline("victim"), patience=Patience(seconds), emit=emit)
     assert isinstance(found, Healthy)
     return found.run
 
 
-def test_a_job_is_launched_watched_and_stopped_like_any_run(login: Agent, slurm: Cluster, tmp_path: Path) -> None:
-    """Through its own agent on the compute node: neither its port nor its processes are on the login node."""
+def found(agent: Agent, run: Run) -> Run:
+    """The run as it is now."""
+    seen = runs.find_run(agent, run)
+    assert seen
+    return seen
+
+
+def test_a_job_waits_is_watched_and_stopped_like_any_run(login: Agent, slurm: Cluster, tmp_path: Path) -> None:
+    """Its place and the reason are told; then all goes through an agent in the job: its port and pids are elsewhere."""
+    first = slurm.ask("sbatch", "--parsable", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap", "sleep 600")
+    wait_for(lambda: slurm.ask("squeue", "-h", "-j", first, "-o", "%T") == "RUNNING", "the first job")
     submitted = serving(login, spec(slurm), tmp_path / "dumps")
     events: list[Event] = []
-    run = healthy(login, submitted, events)
-    (seen,) = runs.list_runs(login)
+
+    def emit(event: Event) -> None:
+        events.append(event)
+        if isinstance(event, Queued) and event.reason == "Resources":
+            slurm.ask("scancel", first)
+
+    run = healthy(login, submitted, emit)
+    seen, inside = found(login, run), runs.list_runs(login.at(run))[0]
     done = runs.stop_run(login, run.id)
-    (after,) = runs.list_runs(login)
+    after = found(login, run)
 
     assert submitted.pending and submitted.job and submitted.job.id
-    assert seen.phase == "running" and seen.job and seen.job.state == "RUNNING" and seen.job.node in slurm.nodes
-    assert done.left == () and done.run.job and done.run.job.state == "CANCELLED"
-    assert (after.phase, after.alive) == ("stopped", False)
+    waits = [event for event in events if isinstance(event, Queued) and event.reason == "Resources"]
+    assert (waits[0].place, waits[0].of) == (1, 1) and "number 1 of 1 waiting in gpu" in waits[0].words
+    assert seen.phase == inside.phase == "running" and seen.pid == inside.pid
+    assert seen.job and seen.job.state == "RUNNING" and seen.job.node in slurm.nodes
+    assert done.left == () and done.run.job and done.run.job.state == "CANCELLED" and done.run.job.over
+    assert (after.phase, after.alive, after.exit and after.exit.signal) == ("stopped", False, "SIGTERM")
     assert slurm.ask("squeue", "-h") == ""
+
+
+def test_a_requeued_job_goes_on_where_it_was(login: Agent, slurm: Cluster, tmp_path: Path) -> None:
+    """Slurm takes its node away in the middle of an extract and starts it again: another attempt, no prompt lost."""
+    dumps = tmp_path / "dumps"
+    go_on = tmp_path / "go-on"
+    run = healthy(login, serving(login, spec(slurm), dumps, f"holds={go_on}", "free=8"))
+    assert run.job
+    number, told = run.job.id, list[str]()
+
+    def emit(event: Event) -> None:
+        told.append(str(getattr(event, "message", "")))
+        if not any("requeue" in text for text in told) and len(list_samples(login, str(dumps)).samples) >= 5:
+            told.append("requeue")
+            slurm.ask("scontrol", "requeue", number)
+            slurm.ask("scontrol", "update", f"job={number}", "StartTime=now")
+
+    def launch(_: bool) -> None:
+        go_on.touch()
+        healthy(login, found(login, run))
+
+    done = extract(wanted(login, {"victim": dumps}, launch, count=60), emit)
+    again = found(login, run)
+
+    assert "requeue" in told and done.samples == 60 and done.failures == () and done.stopped is None
+    assert (again.attempt, again.phase) == (2, "running") and again.job and again.job.restarts == 1
+    assert done.servers[0].relaunched == 0 and any("comes back by itself" in text for text in told)
+    assert (Path(again.directory) / "server.1.log").read_text() == "up\n"
+
+
+def test_replicas_share_the_prompts_and_one_that_is_cancelled_loses_none(
+    login: Agent, slurm: Cluster, tmp_path: Path
+) -> None:
+    """Two jobs on two nodes; somebody cancels one: the other does the rest, and the reason is Slurm's."""
+    places = {name: tmp_path / name for name in ("a", "b")}
+    words = {"a": (f"holds={tmp_path / 'never'}", "free=8"), "b": ()}
+    started = {name: serving(login, spec(slurm, cpus=2), places[name], *words[name], name=name) for name in places}
+    both = {name: healthy(login, run) for name, run in started.items()}
+    cancelled = list[str]()
+
+    def emit(_: Event) -> None:
+        if not cancelled and len(list_samples(login, str(places["a"])).samples) >= 5:
+            assert both["a"].job
+            cancelled.append(slurm.ask("scancel", both["a"].job.id))
+
+    done = extract(wanted(login, places, count=120), emit)
+    rows = {row.server: row for row in done.servers}
+
+    assert cancelled and done.samples == 120 and done.failures == () and done.stopped is None
+    assert {both[name].job.node for name in places} == set(slurm.nodes)  # type: ignore[union-attr]
+    assert 5 <= rows["a"].samples <= 8 and rows["a"].samples + rows["b"].samples == 120
+    assert "was cancelled (CANCELLED)" in rows["a"].error
+
+
+def wanted(agent: Agent, places: dict[str, Path], launch: Any = None, *, count: int) -> Job:
+    """An extract."""
+
+    def no(_: bool) -> None:
+        raise UnhealthyError("nobody starts it again")
+
+    def diagnose(_: str) -> Finding:
+        return Finding(True, "not looked into")
+
+    found = tuple(
+        Place(name, str(path), agent, Capture((1, 3), "pre-norm"), diagnose, launch or no)
+        for name, path in places.items()
+    )
+    prompts = tuple(Prompt(f"p{i}", i + 1, token_bytes([1, 2, 3])) for i in range(count))
+    return Job(found, Path("p.jsonl"), prompts, 4)
+
+
+@pytest.mark.parametrize(
+    "more,usual,message,fix",
+    [
+        ({"bin": "/nowhere"}, None, "there is no Slurm on practice: /nowhere/sinfo is not found", "slurm.bin"),
+        ({"partition": "gqu"}, None, "Slurm has no partition 'gqu'; did you mean 'gpu'?", "slurm.partition"),
+        (
+            {"time": "2:00"},
+            300.0,
+            "slurm.time is 120 s, and good runs of victim took 300 s to be healthy",
+            "slurm.time",
+        ),
+        ({"partition": "short"}, 400.0, "the limit of partition short is 300 s, and good runs", "slurm.time"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_before_it_is_submitted(
+    login: Agent, slurm: Cluster, more: dict[str, Any], usual: float | None, message: str, fix: str
+) -> None:
+    """No Slurm, no such queue, no time to start in."""
+    with pytest.raises(HsopsError) as refused:
+        queue.check(login, spec(slurm, **more), usual)
+
+    assert refused.value.message.startswith(message) and fix in refused.value.fix
+    assert refused.value.host == "practice"
+
+
+def test_what_sbatch_refuses_leaves_nothing(login: Agent, slurm: Cluster, tmp_path: Path) -> None:
+    """Its own words are told, and there is no run that would never start."""
+    with pytest.raises(AgentError) as refused:
+        serving(login, spec(slurm, mem="900G"), tmp_path / "dumps")
+
+    assert refused.value.code == "slurm-refused"
+    assert "Requested node configuration is not available" in refused.value.message
+    assert runs.list_runs(login) == ()
+
+
+def test_a_held_job_is_not_waited_for(login: Agent, slurm: Cluster, tmp_path: Path) -> None:
+    """Nobody but a person starts it: the wait ends, and says who may."""
+    run = serving(login, spec(slurm, options=["--hold"]), tmp_path / "dumps")
+
+    with pytest.raises(UnhealthyError) as held:
+        healthy(login, run)
+
+    assert run.job and held.value.message == f"victim is not started: job {run.job.id} PENDING (JobHeldUser)"
+    assert held.value.why == "somebody holds it" and f"scontrol release {run.job.id}" in held.value.fix
+
+
+def test_a_controller_that_is_silent_kills_nothing(login: Agent, slurm: Cluster, tmp_path: Path) -> None:
+    """Its commands wait for minutes: a deadline ends them, and what runs is shown as it was last."""
+    run = healthy(login, serving(login, spec(slurm), tmp_path / "dumps"))
+    slurm.freeze()
+    try:
+        with pytest.raises(HsopsError) as silent:
+            queue.check(login, spec(slurm), None)
+        seen = found(login, run)
+    finally:
+        slurm.thaw()
+    wait_for(lambda: not getattr(found(login, run).job, "trouble", ""), "the controller")
+
+    assert silent.value.message == "Slurm's controller does not answer: sinfo gave no answer in 10 s"
+    assert seen.alive and seen.job and seen.job.state == "RUNNING"
+    assert seen.job.trouble == "scontrol gave no answer in 8 s"
+    assert found(login, run).pid == run.pid
+
+
+def test_the_commands_work_on_a_job(slurm: Cluster, tmp_path: Path) -> None:
+    """launch, status, logs, diagnose and stop, as a person types them; a wrong queue is refused with its place."""
+    site = practice_host(tmp_path / "site")
+    (site.site / "sglang/launch_server.py").write_text(SERVER)
+    text = (
+        f"hosts:\n  here: {{ ssh: local, python: {site.python}, state_dir: {site.state} }}\n"
+        "servers:\n  tiny:\n    host: here\n    model: hub/none\n    port: auto\n    executor: slurm\n"
+        f"    slurm: {{ partition: gpu, mem: '1000', bin: {slurm.bin} }}\n"
+    )
+    site.inventory.write_text(text.replace("gpu", "gqu"))
+    wrong = site.hsops("launch")
+    site.inventory.write_text(text)
+
+    healthy = site.hsops("launch", "--wait-healthy")
+    again = site.hsops("launch", "--wait-healthy")
+    status, told = site.hsops("status"), json.loads(site.hsops("--json", "status").stdout)["data"]["runs"][0]
+    log, verdict = site.hsops("logs"), site.hsops("--json", "diagnose").stdout.splitlines()[-1]
+    stopped, after = site.hsops("stop"), site.hsops("status")
+
+    assert wrong.returncode == 1 and "Slurm has no partition 'gqu'; did you mean 'gpu'?" in wrong.stderr
+    assert healthy.returncode == 0 and "healthy after" in healthy.stdout, healthy.stdout + healthy.stderr
+    assert "already healthy, nothing to do" in again.stdout
+    assert told["job"]["state"] == "RUNNING" and told["health"] == "healthy"
+    assert f"(job {told['job']['id']} RUNNING on {told['job']['node']})" in status.stdout
+    assert log.stdout == "The server is fired up and ready to roll!\n"
+    assert json.loads(verdict)["data"]["verdict"]["class"] == "healthy"
+    assert stopped.returncode == 0 and "Slurm ended all that it had started there" in stopped.stdout
+    assert "stopped" in after.stdout and "orphan" not in after.stdout
+    assert subprocess.run([slurm.bin / "squeue", "-h"], env=ENV, capture_output=True, check=True).stdout == b""
