@@ -3,6 +3,7 @@ PY   ?= python3
 VENV := .venv
 BIN  := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
+CLIENT := cli render playbook deploy doctor launch diagnose extract fetch verify export remote core# what runs on a Mac too
 BESIDE := -n 2 --dist loadfile# tests that wait more than they work; a file's tests share what it has started
 
 .PHONY: setup demo test unit integration lock-race cut cycles busy tp8 e2e matrix stalls hangs crash deaths deploy-releases flags trainers lint bench fidelity corpus report-picture docs models-table gpu-bundle gpu gpu-page constraints clean fetch-faults drain ten-thousand
@@ -83,6 +84,7 @@ lint: setup
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/ruff check --quiet .
 	$(BIN)/mypy
+	$(BIN)/mypy --platform darwin --cache-dir .mypy_cache/darwin --follow-imports silent $(patsubst %,--package hsops.%,$(CLIENT)) --module hsops.api
 	$(BIN)/lint-imports
 
 bench: setup ## ratios against scp, rsync and others, in one run
@@ -115,8 +117,8 @@ corpus: setup ## docs/reference/diagnosis.md: a hundred public reports against t
 	$(BIN)/python -m tests.corpus
 	$(BIN)/python -m tests.corpus --page
 
-docs: setup ## renew docs/reference/commands.md from --help
-	$(BIN)/python -m typer hsops.cli.app utils docs --name hsops --title Commands --output docs/reference/commands.md
+docs: setup ## renew the pages of docs/reference that are the code's own tables
+	$(BIN)/python -m scripts.reference
 
 constraints: ## renew the pins
 	$(PY) -m venv $(VENV)-new

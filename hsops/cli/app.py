@@ -20,6 +20,7 @@ from hsops.cli import (
     export,
     extract,
     fetch,
+    init,
     lab,
     launch,
     logs,
@@ -29,6 +30,7 @@ from hsops.cli import (
     unlock,
     verify,
 )
+from hsops.cli.help import Command, Group
 from hsops.cli.options import everywhere
 from hsops.core.errors import UsageError
 from hsops.render import streams
@@ -38,6 +40,7 @@ _CommandLineError: Any = typer.BadParameter.__mro__[1]  # click's UsageError, wh
 
 app = typer.Typer(
     name="hsops",
+    cls=Group,
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
@@ -46,6 +49,7 @@ app = typer.Typer(
 )
 
 COMMANDS: dict[str, Callable[..., Any]] = {
+    "init": init.init,
     "doctor": doctor.doctor,
     "deploy": deploy.deploy,
     "launch": launch.launch,
@@ -64,7 +68,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "demo": demo.demo,
 }
 for name, body in COMMANDS.items():
-    app.command(name)(everywhere(body))
+    app.command(name, cls=Command)(everywhere(body))
 app.add_typer(baseline.app, name="baseline")
 app.add_typer(lab.app, name="lab")
 

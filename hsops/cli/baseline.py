@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hsops.cli import logs
+from hsops.cli.help import Command, Group
 from hsops.cli.options import everywhere
 from hsops.cli.wiring import Session, run
 from hsops.core.errors import HsopsError, UsageError
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
     from hsops.core.runs import Run
     from hsops.remote.agent import Agent
 
-app = typer.Typer(no_args_is_help=True, help="Good runs of a server: recorded by launch --wait-healthy, compared here.")
+app = typer.Typer(
+    cls=Group, no_args_is_help=True, help="Good runs of a server: recorded by launch --wait-healthy, compared here."
+)
 _RECORD = "hsops launch --wait-healthy records one"
 
 Server = Annotated[str, typer.Argument(metavar="SERVER", help="A server of the inventory (the default).")]
@@ -147,4 +150,4 @@ def _read(agent: Agent, found: Run) -> LogSummary:
 
 
 for command, body in (("list", list_), ("show", show), ("compare", compare)):
-    app.command(command)(everywhere(body))
+    app.command(command, cls=Command)(everywhere(body))

@@ -14,7 +14,7 @@ from hsops.render.console import Outcome
 
 def demo(
     ctx: typer.Context,
-    samples: Annotated[int, typer.Option(min=1, max=100_000, help="How many prompts.")] = 64,
+    samples: Annotated[int, typer.Option(metavar="N", min=1, max=100_000, help="How many prompts.")] = 64,
     sglang: Annotated[str, typer.Option(metavar="V", help="SGLang's version; the lab's default without it.")] = "",
     home: Annotated[str, typer.Option(metavar="DIR", help="The demo's own lab; removed at the end.")] = "~/.hsops-demo",
 ) -> None:

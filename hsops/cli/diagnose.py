@@ -29,7 +29,9 @@ def diagnose(
     log: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Judge by a log here, - for a pipe; no host, no inventory.")
     ] = None,
-    tp: Annotated[int | None, typer.Option(min=1, max=1024, help="With --log: ranks, when it does not say.")] = None,
+    tp: Annotated[
+        int | None, typer.Option(metavar="N", min=1, max=1024, help="With --log: ranks, when it does not say.")
+    ] = None,
     save: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Keep the evidence, without secrets, in one file.")
     ] = None,

@@ -46,13 +46,18 @@ def export(
     ctx: typer.Context,
     folder: Annotated[str, typer.Argument(metavar="DIR", help="Where hsops fetch put the dumps.")],
     *,
-    trainer: Annotated[Trainer, typer.Option("--format", help="Who is to read it (speculators: vLLM's files too).")],
+    trainer: Annotated[
+        Trainer,
+        typer.Option(
+            "--format", metavar="specforge|speculators", help="Who is to read it (speculators: vLLM's files too)."
+        ),
+    ],
     to: Annotated[str, typer.Option(metavar="DIR", help="Where the data set goes.")],
     prompts: Annotated[
         str, typer.Option(metavar="PROMPTS", help="These, in this order, with their loss_mask; without: all, by id.")
     ] = "",
     mask: Annotated[
-        Mask, typer.Option(help="What to learn from: the prompts' loss_mask, or all tokens.")
+        Mask, typer.Option(metavar="prompts|all", help="What to learn from: the prompts' loss_mask, or all tokens.")
     ] = Mask.prompts,
     engine: Annotated[
         str, typer.Option(metavar="NAME", help="Write the drafter's layer ids for: sglang==VERSION or vllm.")

@@ -46,9 +46,9 @@ def extract(
         list[str] | None,
         typer.Option("--server", "-s", metavar="NAME", help="Which server (the default); A,B or repeated: they share."),
     ] = None,
-    limit: Annotated[int, typer.Option(min=0, help="Only the first N prompts; 0 means all.")] = 0,
+    limit: Annotated[int, typer.Option(metavar="N", min=0, help="Only the first N prompts; 0 means all.")] = 0,
     concurrency: Annotated[
-        int, typer.Option(min=1, max=1024, help="Prompts under way at once, at each server.")
+        int, typer.Option(metavar="N", min=1, max=1024, help="Prompts under way at once, at each server.")
     ] = CONCURRENCY,
     relaunch: Annotated[
         int, typer.Option(min=0, max=100, metavar="N", help="Start a server that dies or hangs again, N times at most.")

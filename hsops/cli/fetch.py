@@ -85,7 +85,7 @@ def fetch(
     ] = STREAMS,
     channel: Annotated[
         Literal["auto", "direct", "ssh", ""],
-        typer.Option(help="How the bytes come: TLS beside SSH, ssh, or what works (the inventory's; auto)."),
+        typer.Option(metavar="direct|ssh|auto", help="TLS beside SSH, ssh, or what works (the inventory's; auto)."),
     ] = "",
     recheck: Annotated[bool, typer.Option("--recheck", help="Read every local file again, touched or not.")] = False,
     follow: Annotated[bool, typer.Option("--follow", help="Go on until the run that writes there ends.")] = False,
@@ -97,7 +97,7 @@ def fetch(
     ] = False,
     max_rate: Annotated[str, typer.Option(metavar="RATE", help="Bytes a second at most: 50M, 1.5G.")] = "",
     checksum: Annotated[
-        Literal["fast", "sha256"], typer.Option(help="Of what the host sends: xxh3 or crc32, or sha256 of all.")
+        Literal["fast", "sha256"], typer.Option(metavar="fast|sha256", help="On the way: xxh3 or crc32; or sha256.")
     ] = "fast",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what would come, and how long it takes.")

@@ -7,11 +7,14 @@ from typing import Annotated
 
 import typer
 
+from hsops.cli.help import Command, Group
 from hsops.cli.options import everywhere
 from hsops.cli.wiring import Session, run
 from hsops.render.console import Outcome
 
-app = typer.Typer(no_args_is_help=True, help="A practice host here: real SGLang on the CPU behind a loopback sshd.")
+app = typer.Typer(
+    cls=Group, no_args_is_help=True, help="A practice host here: real SGLang on the CPU behind a loopback sshd."
+)
 
 FAULTS = (  # a test keeps it true
     "busy-wait, busy-wait-warmup, slow-load, sleepy-load, compile, v1-patch, stopped-rank, killed-rank, futex-wait, "
@@ -35,7 +38,8 @@ def up(
         str | None, typer.Option("--model", metavar="NAME", help=f"What it serves: {MODELS} (as it is, else deepseek).")
     ] = None,
     tp: Annotated[
-        int | None, typer.Option("--tp", min=1, max=8, help="Ranks of its server: 1, 2, 4, 8 (as it is, else 2).")
+        int | None,
+        typer.Option("--tp", metavar="N", min=1, max=8, help="Ranks of its server: 1, 2, 4, 8 (as it is, else 2)."),
     ] = None,
 ) -> None:
     """Bring the lab up; the first time pip builds 1.5 GB of packages."""
@@ -80,6 +84,6 @@ def status(ctx: typer.Context, home: Home = None) -> None:
     run(ctx, "lab status", body)
 
 
-app.command("up")(everywhere(up))
-app.command("down")(everywhere(down))
-app.command("status")(everywhere(status))
+app.command("up", cls=Command)(everywhere(up))
+app.command("down", cls=Command)(everywhere(down))
+app.command("status", cls=Command)(everywhere(status))

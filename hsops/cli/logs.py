@@ -67,7 +67,7 @@ def logs(
     name: Annotated[str, typer.Argument(metavar="RUN", help="A run, or a server (the default's latest run).")] = "",
     *,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run has ended.")] = False,
-    lines: Annotated[int, typer.Option("--lines", "-n", min=-1, help="Only the last N lines.")] = -1,
+    lines: Annotated[int, typer.Option("--lines", "-n", metavar="N", min=-1, help="Only the last N lines.")] = -1,
     rank: Annotated[str, typer.Option(metavar="RANK", help="Only this rank's lines: 1 or TP1; main for none's.")] = "",
     since: Annotated[str, typer.Option(metavar="TIME", help="Only from 10m ago on, or from '2026-11-29 17:40'.")] = "",
     errors: Annotated[bool, typer.Option("--errors", help="Only what went wrong, the cause first.")] = False,

@@ -13,7 +13,12 @@ from typing import BinaryIO
 
 from hsops.core.errors import BadDataError, LockedError, UsageError
 
-_NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)  # Lustre without -o flock: go on, as every tool does there
+_NO_LOCKS = (
+    errno.ENOSYS,
+    errno.EOPNOTSUPP,
+    errno.ENOTSUP,
+    errno.ENOLCK,
+)  # Lustre without -o flock: go on, as every tool does there
 _KINDS = (
     (stat.S_ISFIFO, "a pipe"),
     (stat.S_ISDIR, "a folder"),
@@ -133,11 +138,27 @@ def locked_folder(path: Path, busy: str) -> Iterator[None]:
         os.close(handle)
 
 
+def make_durable(handle: int) -> None:
+    """What was written to an open file is on the medium on return. Raises OSError.
+
+    macOS's fsync leaves it in the drive's cache, and has another call for the rest: fsync(2) there.
+    """
+    if whole := getattr(fcntl, "F_FULLFSYNC", None):
+        try:
+            fcntl.fcntl(handle, whole)
+        except OSError as error:
+            if error.errno not in (errno.ENOTSUP, errno.EINVAL, errno.ENOTTY):  # a file system that has no such call
+                raise
+        else:
+            return
+    os.fsync(handle)
+
+
 def sync_file(path: Path) -> None:
     """Make a file's content durable. Raises OSError."""
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        os.fsync(handle)
+        make_durable(handle)
     finally:
         os.close(handle)
 
@@ -146,7 +167,7 @@ def sync_folder(path: Path) -> None:
     """Make the names in a folder durable. Raises OSError."""
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(handle)
+        make_durable(handle)
     except OSError as error:
         if error.errno != errno.EINVAL:  # SMB and some FUSE file systems sync no folders
             raise

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from hsops import __version__
 from hsops.core.errors import ConfigError, Fault
+from hsops.core.files import make_durable
 from hsops.deploy.planned import Plan
 
 FORMAT = "hsops-plan/2"
@@ -63,7 +64,7 @@ def write(path: Path, plans: Sequence[tuple[str, Plan]], *, revert: bool, force:
         with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
             file.write(text + "\n")
             file.flush()
-            os.fsync(file.fileno())
+            make_durable(file.fileno())
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

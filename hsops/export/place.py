@@ -9,7 +9,16 @@ import shutil
 from pathlib import Path
 
 _FICLONE = 0x40049409  # <linux/fs.h>: share all blocks until one of the two files is written to
-_NOT_HERE = (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL, errno.ENOSYS, errno.EMLINK)
+_NOT_HERE = (
+    errno.EXDEV,
+    errno.EPERM,
+    errno.EOPNOTSUPP,
+    errno.ENOTSUP,
+    errno.ENOTTY,
+    errno.EINVAL,
+    errno.ENOSYS,
+    errno.EMLINK,
+)
 REFLINK, LINK, COPY = "reflink", "hard link", "copy"
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hsops.core.errors import UsageError
 from hsops.core.events import Emit, Note
-from hsops.core.files import output_file, sync_folder
+from hsops.core.files import make_durable, output_file, sync_folder
 from hsops.core.prompt_tables import split_files
 from hsops.core.prompts import Prompt
 
@@ -35,7 +35,7 @@ def keep(path: Path | None, prompts: Sequence[Prompt], emit: Emit, *, made: bool
                 line = {"id": prompt.id, "input_ids": prompt.ids().tolist(), **mask}
                 file.write(json.dumps(line, separators=(",", ":")) + "\n")
             file.flush()
-            os.fsync(file.fileno())
+            make_durable(file.fileno())
         part.replace(path)
         sync_folder(path.parent)
     except BaseException:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import sys
 import threading
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
@@ -13,7 +14,7 @@ from hsops.core.checksum import matches
 from hsops.core.deadline import Deadline
 from hsops.core.errors import RemoteError, UnreachableError
 from hsops.core.events import Emit, Note
-from hsops.core.files import sync_folder
+from hsops.core.files import make_durable, sync_folder
 from hsops.core.worker import Worker
 from hsops.fetch.folder import Folder
 from hsops.fetch.plan import File
@@ -116,8 +117,8 @@ class Evictor:
         try:
             handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
-                os.fsync(handle)  # it may have been put here by something else than a fetch
-                if hasattr(os, "posix_fadvise"):
+                make_durable(handle)  # it may have been put here by something else than a fetch
+                if sys.platform == "linux":
                     os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
             finally:
                 os.close(handle)

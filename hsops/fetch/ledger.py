@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from hsops.core.files import open_own, open_to_write, sync_folder
+from hsops.core.files import make_durable, open_own, open_to_write, sync_folder
 from hsops.fetch.plan import File
 
 LEDGER = ".hsops-evicted.jsonl"
@@ -73,7 +73,7 @@ class Ledger:
             file.write("\n" if torn else "")
             file.writelines(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
             file.flush()
-            os.fsync(file.fileno())
+            make_durable(file.fileno())
         if torn is None:
             sync_folder(self.path.parent)
         self.note(state, files)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from hsops.core.files import open_own, open_to_write, sync_folder
+from hsops.core.files import make_durable, open_own, open_to_write, sync_folder
 from hsops.fetch.plan import File, Held, Stamp
 
 LOCAL = "local"  # the key that a local line has besides the host's
@@ -68,7 +68,7 @@ class Manifest:
             with os.fdopen(open_to_write(self.path, os.O_APPEND), "w", encoding="utf-8", errors=_ESCAPED) as file:
                 file.writelines(line + "\n" for line in lines.values())
                 file.flush()
-                os.fsync(file.fileno())
+                make_durable(file.fileno())
             self._lines.update(lines)
             if not self._exists:  # its own name
                 sync_folder(self.path.parent)
@@ -80,7 +80,7 @@ class Manifest:
         with temporary.open("x", encoding="utf-8", errors=_ESCAPED) as file:
             file.writelines(line + "\n" for line in self._lines.values())
             file.flush()
-            os.fsync(file.fileno())
+            make_durable(file.fileno())
         temporary.replace(self.path)
         sync_folder(self.path.parent)
 

@@ -72,8 +72,10 @@ def up(
 
     Raises:
         UsageError: no such fault or model, not a version, or ranks that the model has no heads for.
-        LabError: a step failed, or a server runs whose SGLang would have to be replaced.
+        LabError: a step failed, a server runs whose SGLang would have to be replaced, or this is no Linux.
     """
+    if sys.platform != "linux":
+        raise LabError("the lab runs on Linux only: it is a host", fix="a Linux machine or virtual machine")
     started = time.monotonic()
     environment.check_fault(fault)
     place = layout(home)

@@ -8,7 +8,6 @@ argument.
 from __future__ import annotations
 
 import datetime as dt
-import os
 import secrets
 import socket
 import ssl
@@ -23,6 +22,7 @@ from hsops.core.deadline import QUICK
 from hsops.core.errors import AgentError, DeadlineError, UnreachableError
 from hsops.remote.agent import Agent
 from hsops.remote.host import FAR_S
+from hsops.remote.scratch import PassedFile
 
 FIRST_S = 2.0
 """Seconds for the first connection: a firewall that drops packets costs so much, once."""
@@ -254,8 +254,8 @@ def _context(ours: Identity, theirs: Identity) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False  # the certificate is known byte by byte; it has no name to check
     context.load_verify_locations(cadata=theirs.certificate)
-    with os.fdopen(os.memfd_create("hsops-identity"), "w") as file:  # OpenSSL wants a file; the key is never on a disk
-        file.write(ours.both)
-        file.flush()
-        context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
+    with PassedFile("hsops-identity") as passed:  # OpenSSL wants a file; on Linux the key is never on a disk
+        passed.file.write(ours.both.encode())
+        passed.file.flush()
+        context.load_cert_chain(passed.path)
     return context

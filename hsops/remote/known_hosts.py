@@ -18,6 +18,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Literal
 
+from hsops.core.files import make_durable
+
 Verdict = Literal["known", "unknown", "changed", "other-type", "revoked"]
 
 _PRETTY = {"ssh-rsa": "RSA", "ssh-ed25519": "ED25519", "ssh-dss": "DSA"}
@@ -130,7 +132,7 @@ def add(file: Path, name: str, key: Key, *, hashed: bool) -> None:
         size = os.fstat(descriptor).st_size
         cut = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
         os.write(descriptor, (("\n" if cut else "") + line).encode())
-        os.fsync(descriptor)
+        make_durable(descriptor)
     finally:
         os.close(descriptor)
 

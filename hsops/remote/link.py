@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import struct
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -80,8 +81,8 @@ class Link:
     @property
     def round_trip(self) -> float:
         """Seconds, the least that the kernel saw; 0 where it cannot tell: another system, a proxy."""
-        if self._sock:
-            with suppress(AttributeError, OSError, struct.error):
+        if self._sock and sys.platform == "linux":
+            with suppress(OSError, struct.error):
                 told = self._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 192)
                 return float(struct.unpack_from("I", told, _MIN_RTT)[0]) / 1e6
         return 0.0

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 
 from hsops.core.deadline import Deadline
 from hsops.core.errors import AuthenticationError, DeadlineError, HostKeyError, HsopsError, UnreachableError
 from hsops.remote.child import ChildStream
+from hsops.remote.scratch import PassedFile
 from hsops.remote.shell import Envelope
 from hsops.remote.target import Target
 
@@ -74,9 +74,9 @@ class OpenSshStream(ChildStream):
 
     def __init__(self, target: Target, envelope: Envelope, deadline: Deadline) -> None:
         self._target = target
-        self._log = os.fdopen(os.memfd_create("hsops-ssh"), "rb")  # a file would stay after SIGKILL
+        self._log = PassedFile("hsops-ssh")
         through = ("-o", f"ProxyCommand={_escape(jump(target, deadline.connect))}") if target.jump else ()
-        how = (*target.config, *target.at_port, *through, "-E", f"/proc/{os.getpid()}/fd/{self._log.fileno()}")
+        how = (*target.config, *target.at_port, *through, "-E", self._log.path)
         argv = [*client(target, deadline.connect, *how), "--", target.destination, envelope.line]
         super().__init__(target.name, argv, envelope, deadline)
 
@@ -89,8 +89,8 @@ class OpenSshStream(ChildStream):
     def failure(self, code: int) -> HsopsError | None:
         if code != FAILED or self.ended:
             return super().failure(code)
-        self._log.seek(0)
-        log = self._log.read().decode(errors="replace")
+        self._log.file.seek(0)
+        log = self._log.file.read().decode(errors="replace")
         if not self.started:  # then stderr is the proxy's
             log = self.stderr.decode(errors="replace") + log
         return translate(log or "the connection was lost", self._target)
