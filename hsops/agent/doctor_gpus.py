@@ -1,8 +1,10 @@
 """What nvidia-smi tells of GPUs before a launch. It can block for 45 s and more: every call has a deadline."""
 
+import contextlib
 import re
 import shutil
 import subprocess
+import time
 from typing import Any
 
 from hsops.agent import procs
@@ -39,8 +41,12 @@ def cuda(timeout: float) -> str:
 
 
 def peers(timeout: float) -> str:
-    """``topo -p2p r`` as it is: which GPUs may read each other's memory."""
-    return _run(["topo", "-p2p", "r"], timeout)[:20000]
+    """``topo -p2p r`` and ``w`` as they are: which GPUs may read, and write, each other's memory."""
+    until = time.monotonic() + timeout
+    said = _run(["topo", "-p2p", "r"], timeout)[:20000]
+    with contextlib.suppress(CouldNot):
+        said += _run(["topo", "-p2p", "w"], until - time.monotonic())[:20000]
+    return said
 
 
 def holders(timeout: float) -> "list[dict[str, Any]]":

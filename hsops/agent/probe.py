@@ -28,6 +28,7 @@ from hsops.agent import (
     procs,
 )
 from hsops.agent.probe_tools import CouldNot, is_root
+from hsops.agent.rundir import read_json
 
 SAMPLE_S = 1.0
 BETWEEN_STACKS_S = 0.4
@@ -37,6 +38,7 @@ STRACE_S = 0.8
 ENDING_S = 0.3  # kept back for the last looks
 NATIVE, NATIVE_S = 3, 2.0  # at most so many ranks, and seconds; it takes 0.2 to 0.7 s where a core is free
 _Stacks = Callable[["list[int]", float], "dict[int, dict[str, Any]]"]
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
 _WATCHED = ("launcher", "scheduler", "detokenizer", "tokenizer")
 
 
@@ -44,7 +46,8 @@ def probe(params: "dict[str, Any]") -> "dict[str, Any]":
     """Evidence about a run.
 
     Params, all optional: ``run`` (its id), ``pid`` of launch_server, ``port``, ``log``, ``dumps`` (a folder),
-    ``server`` (its name), ``budget_s``: no look begins after it. Without ``pid`` it is looked for by ``port``.
+    ``server`` (its name), ``since`` (its start: older OOM kills are others'), ``budget_s``: no look begins after it.
+    Without ``pid`` it is looked for by ``port``.
     """
     with probe_tools.first_in_line():
         return Probe(params).gather()
@@ -91,6 +94,7 @@ class Probe:
             "processes": self.processes,
             "log": log or None,
             "baseline": self._baseline(),
+            "visible": self._visible(),
             **found,
             **self._machine(),
             "could_not": self.could_not,
@@ -173,7 +177,7 @@ class Probe:
             process["sample"] = found.get(process["pid"])
 
     def _stacks(self) -> None:
-        ranks = [*self._watched("scheduler", "child"), *self._watched("launcher", "detokenizer")]
+        ranks = [*self._watched("scheduler", "child"), *self._watched("launcher", "detokenizer", "tokenizer")]
         lacks = self._spied(ranks) if ranks else None
         if lacks:  # then the ranks are asked to write them down, if hsops has started them
             told = bool(self.params.get("run")) and self._dump(self._ask, ranks)
@@ -193,8 +197,18 @@ class Probe:
         return CouldNot(first["why"], first["message"])
 
     def _ask(self, pids: "list[int]", _longest: float) -> "dict[int, dict[str, Any]]":
-        folder = os.path.join(os.path.expanduser(self.params.get("state_dir", "")), "runs", self.params["run"])
-        return probe_faults.dump(folder, pids)
+        return probe_faults.dump(self._run_folder(), pids)
+
+    def _run_folder(self) -> str:
+        return os.path.join(os.path.expanduser(self.params.get("state_dir", "")), "runs", str(self.params["run"]))
+
+    def _visible(self) -> "str | None":
+        """CUDA_VISIBLE_DEVICES of the server, "" where it is not set; None where nobody tells."""
+        launcher = next((p["pid"] for p in self._watched("launcher")), None)
+        if launcher:
+            env = procs.environment(launcher)
+            return env.get(_VISIBLE, "") if env else None
+        return (read_json(os.path.join(self._run_folder(), "spec.json")).get("env") or {}).get(_VISIBLE)
 
     def _dump(self, look: _Stacks, ranks: "list[dict[str, Any]]") -> bool:
         """Two looks at the stacks of ``ranks``; False where none may be had this way."""
@@ -213,9 +227,6 @@ class Probe:
             if all(one.get("why") in ("not-permitted", "not-found") for one in found.values()):
                 return False
         return True
-
-    def _run_folder(self) -> str:
-        return os.path.join(os.path.expanduser(self.params.get("state_dir", "")), "runs", str(self.params["run"]))
 
     def _native(self) -> None:
         """What C++, CUDA and NCCL code does below Python: of one rank of each kind, since it stops it for a moment."""
@@ -257,7 +268,7 @@ class Probe:
         dumps = self.params.get("dumps")
         return {
             "memory": self._look("memory", probe_host.memory),
-            "kernel": self._look("kernel", probe_host.kernel_log),
+            "kernel": self._look("kernel", lambda: probe_host.kernel_log(since=self.params.get("since") or 0.0)),
             "dumps": self._look("dumps", lambda: probe_host.folder(dumps)) if dumps else None,
         }
 

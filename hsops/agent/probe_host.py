@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import time
 from typing import Any
 
 from hsops.agent.probe_tools import CouldNot
@@ -25,8 +26,10 @@ def memory() -> "dict[str, int]":
     return found
 
 
-def kernel_log(limit: int = 20) -> "dict[str, list[str]]":
-    """What the kernel's log says of OOM kills and GPU faults (Xid).
+def kernel_log(limit: int = 20, since: float = 0.0) -> "dict[str, list[str]]":
+    """What the kernel's log says of OOM kills since a time (seconds since the epoch), and of GPU faults (Xid).
+
+    A GPU's fault does not go away with the server that met it, so those are told from the boot on.
 
     Raises:
         CouldNot: ``not-permitted`` or ``not-found``.
@@ -38,17 +41,19 @@ def kernel_log(limit: int = 20) -> "dict[str, list[str]]":
     except OSError as error:
         raise CouldNot("not-found", f"no kernel log here: {error.strerror}") from error
     with os.fdopen(fd, "rb", buffering=0) as file:
-        lines = list(iter(lambda: _record(file.fileno()), None))
-    killed = [line for line in lines if _KILLED.search(line)]
-    return {"oom": killed[-limit:], "xid": [line for line in lines if _XID.search(line)][-limit:]}
+        records = list(iter(lambda: _record(file.fileno()), None))
+    booted = time.time() - time.monotonic()
+    killed = [line for at, line in records if booted + at >= since and _KILLED.search(line)]
+    return {"oom": killed[-limit:], "xid": [line for _, line in records if _XID.search(line)][-limit:]}
 
 
-def _record(fd: int) -> "str | None":
-    """The next record of /dev/kmsg, or None at the end."""
+def _record(fd: int) -> "tuple[float, str] | None":
+    """The next record of /dev/kmsg with its time in seconds since the boot, or None at the end."""
     try:
-        return os.read(fd, 8192).decode("utf-8", "replace").partition(";")[2].strip()
+        head, _, text = os.read(fd, 8192).decode("utf-8", "replace").partition(";")
+        return int(head.split(",")[2]) / 1e6, text.strip()
     except BrokenPipeError:  # the record was overwritten while we read: the next call gives a later one
-        return ""
+        return 0.0, ""
     except OSError:  # BlockingIOError: no more
         return None
 

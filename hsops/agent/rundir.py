@@ -43,10 +43,18 @@ class RunDir:
             file.write(line)
 
     def argv(self) -> "list[str]":
-        """The server's command line, with its keys."""
+        """The server's command line, with its keys, as long as the server or secrets.json has them."""
         spec = self.read("spec.json")
         argv = self.read("secrets.json").get("argv") or spec.get("argv") or []
-        return [str(spec["port"]) if word == "{port}" and spec.get("port") else word for word in argv]
+        argv = [str(spec["port"]) if word == "{port}" and spec.get("port") else word for word in argv]
+        return self._own_words(argv) if _lacks_keys(argv) else argv
+
+    def _own_words(self, argv: "list[str]") -> "list[str]":
+        """As the server itself was started, which it still tells when somebody has removed the file."""
+        state = self.read("state.json")
+        alive = bool(state) and procs.is_alive(state.get("pid", 0), state.get("start", 0))
+        found = procs.argv(state["pid"]) if alive and state.get("boot") == procs.boot_id() else []
+        return found if found[1:2] == argv[1:2] and len(found) == len(argv) else argv
 
     def launch_argv(self) -> "list[str]":
         """As ``argv``, to start it with.
@@ -54,8 +62,8 @@ class RunDir:
         Raises:
             OSError: the keys are gone; a server that got ``***`` for one would let everybody in who types that.
         """
-        argv, masked = self.argv(), self.read("spec.json").get("argv") or []
-        if not argv or (argv == masked and any(word == "***" or word.endswith("=***") for word in masked)):
+        argv = self.argv()
+        if not argv or _lacks_keys(argv):
             raise OSError(errno.ENOENT, "its keys are gone, so it is not started", f"{self.path}/secrets.json")
         return argv
 
@@ -164,6 +172,10 @@ class RunDir:
         )
         wanted = (procs.below(list(roots), everyone) | roots) - {supervisor[0], os.getpid()}
         return [everyone[pid] for pid in sorted(wanted) if not everyone[pid].zombie]
+
+
+def _lacks_keys(argv: "list[str]") -> bool:
+    return any(word == "***" or word.endswith("=***") for word in argv)
 
 
 def _is(everyone: "dict[int, procs.Proc]", pid: int, start: int) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from hsops.core.secret import masked, value_of
+from hsops.core.secret import MASK, masked, value_of
 from hsops.core.slurm import Job, parse_job
 
 
@@ -148,8 +148,9 @@ class Run:
 
     @property
     def keys(self) -> Keys:
-        """What its HTTP interface wants to be shown."""
-        return Keys(value_of(self.argv, "--api-key"), value_of(self.argv, "--admin-api-key"))
+        """What its HTTP interface wants to be shown; of a key that only its file knew, when that is gone: nothing."""
+        known = (value_of(self.argv, flag) for flag in ("--api-key", "--admin-api-key"))
+        return Keys(*("" if key == MASK else key for key in known))
 
     def as_json(self) -> dict[str, Any]:
         """The run for ``--json``: without secrets."""

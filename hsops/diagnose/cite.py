@@ -236,7 +236,8 @@ def gpus(ev: Evidence) -> Iterator[Finding]:
             + (f" {g.clock:,.0f} MHz" if g.clock else "")
             for g in ev.gpus
         )
-        yield Finding("gpus", each)
+        shown = f"; the server is shown {ev.visible} (CUDA_VISIBLE_DEVICES)" if ev.visible else ""
+        yield Finding("gpus", each + shown)
 
 
 def nccl(ev: Evidence) -> Iterator[Finding]:
@@ -256,8 +257,8 @@ def nccl(ev: Evidence) -> Iterator[Finding]:
 
 def machine(ev: Evidence) -> Iterator[Finding]:
     """OOM kills and the dump folder, where they matter."""
-    if ev.oom:
-        yield Finding("kernel", cut(ev.oom[-1]))
+    if ev.own_oom:
+        yield Finding("kernel", cut(ev.own_oom[-1]))
     if ev.free is not None and (ev.free < 1 << 30 or not ev.writable):
         state = "" if ev.writable else ", not writable"
         yield Finding("dumps", f"{ev.dumps}: {ev.free / 2**30:.2f} GiB free{state}")

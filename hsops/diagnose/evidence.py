@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,6 +13,8 @@ from hsops.core.runs import Run
 from hsops.diagnose.processes import Process
 from hsops.diagnose.ras import Ras
 from hsops.diagnose.stacks import Merged, merge
+
+_KILLED = re.compile(r"Killed process (\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +134,9 @@ class Evidence:
         run: the run's record; None for a server that hsops did not start, or a log alone.
         tp: ranks to expect.
         gpu_apps: who holds GPU memory; empty where the driver does not tell, as in most containers.
+        visible: CUDA_VISIBLE_DEVICES, "" where it is not set; None when unknown.
         ras: NCCL's own view of its ranks; None where it does not answer.
-        oom: what the kernel's log says of processes that the OOM killer ended.
+        oom: what the kernel's log says of processes that the OOM killer ended since the run began, whosever they were.
         xid: what it says of GPU faults.
         oom_kills: how often it struck since boot; None when unknown.
         free, writable: of the dump folder; None when there is none.
@@ -153,6 +157,7 @@ class Evidence:
     port: Port | None = None
     gpus: tuple[Gpu, ...] = ()
     gpu_apps: tuple[GpuApp, ...] = ()
+    visible: str | None = None
     ras: Ras | None = None
     oom: tuple[str, ...] = ()
     xid: tuple[str, ...] = ()
@@ -252,11 +257,46 @@ class Evidence:
         return tuple(sorted({p.name for p in self.processes if p.role == "compiler" and not p.dead}))
 
     @cached_property
+    def used_gpus(self) -> tuple[int, ...]:
+        """Indices of the GPUs that this server uses, as its arguments and CUDA_VISIBLE_DEVICES tell.
+
+        CUDA may count otherwise than nvidia-smi, whose indices these are, where GPUs differ (CUDA_DEVICE_ORDER).
+        """
+        args = self.log.summary.args if self.log else {}
+        first, step, stages, copies = (
+            int(value) if (value := args.get(name, "")).isdigit() else default
+            for name, default in (("base_gpu_id", 0), ("gpu_id_step", 1), ("pp_size", 1), ("dp_size", 1))
+        )
+        if args.get("enable_dp_attention") == "True":
+            copies = 1  # among the tp ranks
+        wanted = [first + step * i for i in range(self.tp * stages * copies)]
+        shown = [word.strip() for word in (self.visible or "").split(",")]
+        if all(word.isdigit() for word in shown):  # not by the GPUs' own names
+            wanted = [int(shown[i]) for i in wanted if i < len(shown)]
+        there = {gpu.index for gpu in self.gpus}
+        return tuple(i for i in wanted if i in there or not there)
+
+    @cached_property
     def own_gpus(self) -> tuple[Gpu, ...]:
-        """GPUs on which nobody else works: a neighbour's load says nothing about this server."""
+        """GPUs on which nobody else works: a neighbour's load says nothing about this server.
+
+        Nor does a GPU that it does not use, where it is known which those are.
+        """
         ours = {p.pid for p in self.processes}
         shared = {app.gpu for app in self.gpu_apps if app.pid not in ours}
-        return tuple(gpu for gpu in self.gpus if gpu.index not in shared)
+        used = self.used_gpus if self.visible is not None else ()
+        return tuple(gpu for gpu in self.gpus if gpu.index not in shared and (not used or gpu.index in used))
+
+    @cached_property
+    def own_oom(self) -> tuple[str, ...]:
+        """OOM kills of this run's processes; by SGLang's name only where the supervisor has not seen every rank."""
+        seen = self.run.rank_pids if self.run else {}
+        pids = {
+            str(p) for p in (*(p.pid for p in self.processes), *seen.values(), *((self.run.pid,) if self.run else ()))
+        }
+        whole = all(f"TP{rank}" in seen for rank in range(self.tp))
+        hits = ((line, _KILLED.search(line)) for line in self.oom)
+        return tuple(line for line, m in hits if m and (m.group(1) in pids or (not whole and "sglang" in line)))
 
     @property
     def gpus_spin(self) -> bool:

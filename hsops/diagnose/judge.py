@@ -55,6 +55,7 @@ RULES: tuple[Rule, ...] = (
     rules_requests.over_budget,
     rules_gpu.wedged,
     rules_gpu.custom_all_reduce,
+    rules_gpu.driver_spins,
     rules_serving.hung_serving,
     rules_gpu.nccl_names_the_rank,
     rules_log.heartbeat,

@@ -43,7 +43,7 @@ def probe(
     asked: dict[str, Any] = {"budget_s": BUDGET_S, "port": port, "tp": tp, "dumps": dumps, "server": server}
     if run:
         asked |= {"run": run.id, "port": run.port, "log": run.log, "tp": run.tp, "dumps": run.dump_dir or dumps}
-        asked |= {"pid": run.pid, "server": run.server}
+        asked |= {"pid": run.pid, "server": run.server, "since": run.started}
     agent = agent.at(run) if run else agent
     found = agent.call("probe", deadline=_DEADLINE, **asked)
     if not _too_short(found):

@@ -48,6 +48,7 @@ def from_probe(
         port=_port(raw["port"]) if raw.get("port") else None,
         gpus=tuple(_gpu(g) for g in raw.get("gpus") or ()),
         gpu_apps=_apps(raw),
+        visible=raw.get("visible"),
         ras=ras.parse(raw.get("ras") or ""),
         oom=tuple(kernel.get("oom", ())),
         xid=tuple(kernel.get("xid", ())),

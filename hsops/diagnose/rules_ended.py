@@ -13,8 +13,14 @@ from hsops.diagnose.signatures import ECHO
 from hsops.diagnose.verdict import Finding, Verdict
 
 _DIED_AT_START = re.compile(r"Rank (\d+) scheduler (?:died|is dead)[^\n]*(?:exit code: (-?\d+))?", re.MULTILINE)
+_NEEDED = {  # without whom nothing goes on: role -> what it is called when that one is stopped
+    "scheduler": "rank-stopped",
+    "data_parallel_controller": "rank-stopped",
+    "detokenizer": "detokenizer-stalled",
+    "launcher": "tokenizer-blocked",
+    "tokenizer": "tokenizer-blocked",
+}
 _TERMINAL = re.compile(r"/dev/(pts/|tty)")
-_KILLED = re.compile(r"Killed process (\d+)")
 _TOGETHER_S = 0.05  # the launcher ends the other ranks when one died: who went first is the one, if that can be told
 
 
@@ -38,11 +44,11 @@ def nothing_runs(ev: Evidence) -> Verdict | None:
 
 def stopped(ev: Evidence) -> Verdict | None:
     """A process is stopped by a signal, a frozen cgroup or a debugger: the others wait for it."""
-    held = [p for p in ev.processes if p.stopped and p.role in ("scheduler", "launcher", "tokenizer", "detokenizer")]
+    held = [p for p in ev.processes if p.stopped and p.role in _NEEDED]
     if not held:
         return None
     process = next((p for p in held if p.role == "scheduler"), held[0])
-    name = {"scheduler": "rank-stopped", "detokenizer": "detokenizer-stalled"}.get(process.role, "tokenizer-blocked")
+    name = _NEEDED[process.role]
     pids = " ".join(str(p.pid) for p in held)
     if process.role == "launcher" and process.state == "T" and _TERMINAL.match(process.files.get("0", "")):
         return _on_a_terminal(ev, process)
@@ -206,8 +212,7 @@ def _oom(ev: Evidence, rank: int | None, how: str) -> str:
     end = ev.run.ranks.get(f"TP{rank}") if ev.run and rank is not None else None
     if end and end.oom:
         return "recorded"
-    pids = {str(p.pid) for p in ev.processes if p.role == "scheduler"}
-    if any((m := _KILLED.search(line)) and (m.group(1) in pids or "sglang" in line) for line in ev.oom):
+    if ev.own_oom:
         return "recorded"
     if how == "SIGKILL" and ev.blind("kernel") and (ev.oom_kills or 0) > 0:
         return "likely"

@@ -15,6 +15,7 @@ from hsops.diagnose.rules_log import named_cause
 from hsops.diagnose.stages import patience
 from hsops.diagnose.taxonomy import family_of
 from hsops.diagnose.verdict import Finding, Verdict
+from hsops.diagnose.waits import IN_DRIVER, state_of
 
 _SM120 = 12  # RTX PRO 6000, RTX 50: Blackwell without the datacenter's tensor memory
 _DATACENTER = re.compile(r"trtllm|cutlass_mla|flashmla|flash_mla")  # backends whose kernels SM120 lacks
@@ -102,6 +103,24 @@ def preloaded(ev: Evidence) -> Verdict | None:
     )
 
 
+def driver_spins(ev: Evidence) -> Verdict | None:
+    """Ranks burn their cores in the kernel's part of the NVIDIA driver and do not come back to Python."""
+    if not (ev.live and ev.alive) or ev.healthy or ev.silent_s < patience(ev):
+        return None
+    inside = [r for r, p in ev.ranks.items() if state_of(p) == IN_DRIVER and p.still is not False and not p.reads]
+    if not inside:
+        return None
+    return Verdict(
+        "gpu-driver-spin",
+        "medium" if all(ev.ranks[r].still for r in inside) else "low",
+        f"{', '.join(f'TP{r}' for r in inside)} spin{'s' if len(inside) == 1 else ''} in the kernel's NVIDIA driver, "
+        f"silent for {cite.clock(ev.silent_s)}",
+        cite.everything(ev),
+        rank=inside[0] if len(inside) == 1 else None,
+        alternatives=("xid-gsp-timeout", "collective-deadlock"),
+    )
+
+
 def nccl_names_the_rank(ev: Evidence) -> Verdict | None:
     """NCCL counts one rank's collectives short of the others', or has no data of it, and nothing moves."""
     if not (ev.live and ev.alive) or ev.healthy or not ev.ras or ev.silent_s < patience(ev):
@@ -162,7 +181,7 @@ def _crowded_out(ev: Evidence, cause: Verdict) -> Verdict | None:
     """Out of GPU memory because an orphan holds a large share of a GPU that this server uses."""
     if family_of(cause.name) != "gpu-memory":
         return None
-    held, used = _older(ev), _used(ev)
+    held, used = _older(ev), ev.used_gpus
     shares = {i: _share(ev, i, sum(a.memory or 0 for a in held if a.gpu in (i, None))) for i in used}
     full = [i for i, share in shares.items() if share >= _LARGE]
     there = [a for a in held if a.gpu is None or a.gpu in full]
@@ -171,7 +190,7 @@ def _crowded_out(ev: Evidence, cause: Verdict) -> Verdict | None:
     pids = _pids(there)
     return Verdict(
         "orphan-holds-gpu",
-        # which GPUs these are is certain when they are all: CUDA_VISIBLE_DEVICES counts otherwise than nvidia-smi
+        # which GPUs these are is certain when they are all: CUDA may count otherwise than nvidia-smi
         "high" if len(used) == len(ev.gpus) and max(shares.values()) >= _MOST else "medium",
         f"out of GPU memory ({cause.name}), and {' '.join(pids)}, which an older server left, "
         f"hold{'s' if len(pids) == 1 else ''} {sum(a.memory or 0 for a in there):,.0f} MiB "
@@ -186,20 +205,6 @@ def _older(ev: Evidence) -> list[GpuApp]:
     """Orphans on the GPUs that are not of this server."""
     ours = {p.pid for p in ev.processes}
     return [app for app in ev.gpu_apps if app.orphan and app.pid not in ours]
-
-
-def _used(ev: Evidence) -> list[int]:
-    """Indices of the GPUs that this server uses, as its arguments tell: CUDA_VISIBLE_DEVICES is not among them."""
-    args = ev.log.summary.args if ev.log else {}
-    first, step, stages, copies = (
-        int(value) if (value := args.get(name, "")).isdigit() else default
-        for name, default in (("base_gpu_id", 0), ("gpu_id_step", 1), ("pp_size", 1), ("dp_size", 1))
-    )
-    if args.get("enable_dp_attention") == "True":
-        copies = 1  # among the tp ranks
-    found = [first + step * i for i in range(ev.tp * stages * copies)]
-    there = {gpu.index for gpu in ev.gpus}
-    return [i for i in found if i in there] if there else found
 
 
 def _share(ev: Evidence, index: int, memory: float) -> float:

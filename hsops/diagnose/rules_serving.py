@@ -23,6 +23,7 @@ _ALIKE = ("collective-deadlock", "scheduler-deadlock", "decode-step-hang")
 _NO_GOODBYE = re.compile(r"resource_tracker: There appear to be ")
 _FRESH_S = 5.0
 _COMPUTES = ("forward", "result", "jit")  # what a rank is doing with a batch
+_ABOVE_ONE_CORE = 120.0
 _FULL = 64 << 20
 
 
@@ -179,7 +180,7 @@ def hung_serving(ev: Evidence) -> Verdict | None:
             ev, "zmq-send-blocked", "high", f"TP{rank} is blocked in a send to a peer that does not read", rank
         )
     if not any(doing in _COMPUTES for doing in what.values()):
-        return _loop_hang(ev)
+        return _loop_hang(ev) or _first_request(ev)
     apart = [r for r, p in ev.ranks.items() if p.stack and not waits_for_peers(p.stack)]
     if len(ev.ranks) > 1 and len(apart) == 1:
         return _stuck(
@@ -243,6 +244,27 @@ def _loop_hang(ev: Evidence) -> Verdict | None:
         "high" if len(ev.ranks) > 1 else "medium",
         f"TP{apart[0]} stands still in its scheduler's loop{', the others wait for it' if len(ev.ranks) > 1 else ''}",
         apart[0],
+    )
+
+
+def _first_request(ev: Evidence) -> Verdict | None:
+    """Without stacks, by CPU alone: an idle scheduler takes one core, in its main thread; whoever takes more computes.
+
+    No batch has been told since the server was ready, so it is the first request that they do not come back from.
+    """
+    cores = [p.activity.cpu for p in ev.ranks.values() if p.activity and not p.stack]
+    if len(cores) < len(ev.ranks) or min(cores) < _ABOVE_ONE_CORE or ev.silent_s < UNKNOWN_FLOOR_S or ev.compilers:
+        return None
+    if not ev.log or _BATCH.search(ev.log.text[ev.log.text.rfind(_READY) :]):
+        return None
+    return Verdict(
+        "first-request-hang",
+        "low",
+        f"no batch since it was ready, silent for {cite.clock(ev.silent_s)}; every rank takes {min(cores):.0f} % CPU or "
+        "more, where an idle one takes 100 %",
+        cite.everything(ev),
+        next_probe="py-spy on the host, then hsops diagnose again: do they compile, or stand still?",
+        alternatives=("jit-compiling-not-hung", "scheduler-deadlock"),
     )
 
 

@@ -36,6 +36,7 @@ _WAITS = {
     "nanosleep": "asleep",
     "wait4": "waiting on a child",
 }
+IN_DRIVER = "spinning in the kernel driver"
 _ON_FILES = ("read", "pread64", "write", "writev", "openat", "fsync", "mmap", "flock")
 
 
@@ -64,13 +65,13 @@ def _busy(process: Process) -> str:
     assert activity
     top = process.trace.top[0] if process.trace and process.trace.top else ("", "", 0)
     if top[0] == "ioctl" and "nvidia" in top[1]:
-        return "spinning in the kernel driver"
+        return IN_DRIVER
     if process.polls:
         return "polling for work"
     if not process.trace:
         return "on a core all the time"
     if process.spins and activity.main_user < activity.main_cpu / 2:
-        return f"spinning in the kernel{' driver' if 'nvidia' in activity.target else ''}"
+        return IN_DRIVER if "nvidia" in activity.target else "spinning in the kernel"
     return "spinning in user space" if process.spins else "working"
 
 

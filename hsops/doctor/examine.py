@@ -23,6 +23,7 @@ RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     rules_gpu.wedged,
     rules_gpu.faults,
     rules_gpu.link,
+    rules_gpu.power_saving,
     rules_gpu.peers,
     rules_host.models,
     rules_host.ports,

@@ -6,6 +6,7 @@ versions, the PCI Express specification for ACS.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 
 from hsops.core.versions import numbers
@@ -151,6 +152,19 @@ def link(facts: Facts) -> Iterator[Finding]:
             )
 
 
+def power_saving(facts: Facts) -> Iterator[Finding]:
+    """Links that sleep. ``[default]`` leaves it to the BIOS, of which nobody tells here."""
+    policy = re.search(r"\[(powersave|powersupersave)\]", (facts.look("kernel") or {}).get("aspm", ""))
+    if facts.gpus and policy:
+        yield Finding(
+            "warning",
+            "pci",
+            f"PCIe power saving is on (ASPM policy {policy[1]})",
+            "GPUs were seen to leave the bus (Xid 79) when their link woke up",
+            "echo performance > /sys/module/pcie_aspm/parameters/policy, or pcie_aspm=off on the kernel's command line",
+        )
+
+
 def peers(facts: Facts) -> Iterator[Finding]:
     """What may get in the way of GPUs that read each other's memory."""
     if len(facts.gpus) < 2:
@@ -162,7 +176,7 @@ def peers(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "warning",
             "pci",
-            f"the driver offers no peer-to-peer between some GPUs (nvidia-smi topo -p2p r: {', '.join(bad)})",
+            f"the driver offers no peer-to-peer between some GPUs (nvidia-smi topo -p2p r, w: {', '.join(bad)})",
             "NCCL goes through the host's memory there; a forced P2P level would hang",
             "nccl: pcie-dram",
         )

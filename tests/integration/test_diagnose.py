@@ -49,11 +49,13 @@ def start(tmp_path: Path) -> Iterator[Start]:
     """A function that starts a victim as a run and gives it with a function that probes it; all are ended."""
     agent = Agent(LocalHost("here"), python=sys.executable, state_dir=str(tmp_path / "state"))
 
-    def begin(*ranks: str, log: str, health: int = 0) -> tuple[Run, Callable[[], dict[str, Any]]]:
+    def begin(
+        *ranks: str, log: str, health: int = 0, env: dict[str, str] | None = None
+    ) -> tuple[Run, Callable[[], dict[str, Any]]]:
         text = tmp_path / "text"
         text.write_text(lines(len(ranks), UPTO[log]) + (READY if log == "ready" else ""))
         words = ["{python}", str(VICTIM), str(text), "{port}", str(health), *ranks]
-        raw = agent.call("run-start", **ARGUMENTS, tp=len(ranks), argv=words)["run"]
+        raw = agent.call("run-start", **{**ARGUMENTS, "env": env or {}}, tp=len(ranks), argv=words)["run"]
         run = parse_run(raw)
         wait(lambda: time.time() - Path(run.log).stat().st_mtime > 60 and settled(run, ranks))
         return run, lambda: probe(agent, current(agent, run))
@@ -145,6 +147,17 @@ def test_a_healthy_server_is_not_traced(start: Start) -> None:
         {"probe": c["probe"], "why": c["why"]} for c in raw["could_not"]
     ]
     assert all("strace" not in rank for rank in ranks_of(raw))
+
+
+@pytest.mark.parametrize("env, shown", [({"CUDA_VISIBLE_DEVICES": "3,1"}, "3,1"), ({}, "")])
+def test_which_gpus_the_server_is_shown(
+    start: Start, env: dict[str, str], shown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its own environment, which its ranks write over; unset is not unknown."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    _, look = start("poll", log="pool", env=env)
+
+    assert look()["visible"] == shown
 
 
 def test_a_stopped_rank_is_named_and_stays_as_it_is(start: Start) -> None:

@@ -26,6 +26,7 @@ case "$*" in
   done ;;
 *--query-compute-apps=*) echo "PID, 72704, GPU-3" ;;
 "topo -p2p r") printf ' \tGPU0\tGPU1\n GPU0\tX\tOK\n GPU1\tOK\tX\n' ;;
+"topo -p2p w") printf ' \tGPU0\tGPU1\n GPU0\tX\tCNS\n GPU1\tOK\tX\n' ;;
 *) echo "| NVIDIA-SMI 580.95.05    Driver Version: 580.95.05    CUDA Version: 13.0 |" ;;
 esac
 """
@@ -62,6 +63,8 @@ def test_a_stranger_on_a_gpu_is_a_blocker(tmp_path: Path) -> None:
     held = next(one for one in findings if "holds" in one["what"])
     assert code == 1 and held["level"] == "blocker"
     assert f"pid {os.getpid()} (" in held["what"] and "holds 71 GiB on GPU 3" in held["what"]
+    (peers,) = [one["what"] for one in findings if "no peer-to-peer" in one["what"]]
+    assert peers.endswith("CNS)")  # of writes alone: reads are all OK
     assert "8x RTX PRO 6000 Blackwell Server Edition (96 GiB) · driver 580.95.05" in text
     assert "box  FAIL  pid" in text and text.splitlines()[-1].startswith("1 blocker")
 

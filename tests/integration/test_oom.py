@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from hsops.agent import oom, procs
+from hsops.agent import oom, probe_host, procs
+from hsops.agent.probe_tools import CouldNot
 from hsops.core.runs import Run
 from hsops.remote import runs
 from hsops.remote.agent import Agent
@@ -69,3 +70,20 @@ def test_the_counter_tells_where_the_kernels_log_may_not_be_read(narrow: Path) -
     finally:
         server.kill()
         server.wait()
+
+
+def test_oom_kills_before_the_run_are_others(narrow: Path) -> None:
+    """The kernel's log keeps them for days."""
+    began = time.time()
+    greedy = f"open({str(narrow / 'cgroup.procs')!r}, 'w').write('0'); print(len(bytearray(200 << 20)))"
+    dead = subprocess.Popen([sys.executable, "-c", greedy])
+    assert dead.wait() == -signal.SIGKILL
+    try:
+        during = probe_host.kernel_log(since=began - 1)
+    except CouldNot:
+        pytest.skip("the kernel's log may not be read here")
+
+    later = probe_host.kernel_log(since=time.time() + 1)
+
+    assert [line for line in during["oom"] if f"Killed process {dead.pid} " in line]
+    assert not [line for line in later["oom"] if f"Killed process {dead.pid} " in line]

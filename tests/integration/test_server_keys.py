@@ -142,3 +142,15 @@ def test_no_key_is_shown_to_people(agent: Agent, tmp_path: Path) -> None:
 
     assert run.keys == Keys(KEY, ADMIN) and str(run.port) in told
     assert KEY not in told and ADMIN not in told
+
+
+def test_a_key_whose_file_is_gone_is_still_the_servers(agent: Agent, tmp_path: Path) -> None:
+    """Its command line has it, as long as it lives; of one that has ended no key is known, and none is made up."""
+    run = start(agent, tmp_path / "dumps", "--api-key", KEY, f"--admin-api-key={ADMIN}")
+    (Path(run.directory) / "secrets.json").unlink()
+
+    (alive,) = runs.list_runs(agent, "tiny")
+    ended = runs.stop_run(agent, run.id, grace=0.0).run
+
+    assert alive.keys == Keys(KEY, ADMIN)
+    assert ended.argv[-1] == "--admin-api-key=***" and ended.keys == Keys()

@@ -51,6 +51,7 @@ def good() -> dict[str, Any]:
             "ptrace_scope": 1,
             "command_line": "ro quiet iommu=pt",
             "hmm": "Y",
+            "aspm": "[default] performance powersave powersupersave",
             "memory_limit": None,
         },
         "memory": {"MemTotal": 1000 * GIB, "MemAvailable": 900 * GIB, "oom_kills": 0},
@@ -132,6 +133,7 @@ def test_a_good_host_gives_no_finding() -> None:
         ({"pci": {"redirecting": ["0000:40:01.1"]}}, "warning", "ACS redirects peer-to-peer traffic on 1 bridges"),
         ({"kernel": {"command_line": "ro amd_iommu=on"}}, "warning", "the IOMMU translates"),
         ({"kernel": {"hmm": "N"}}, "warning", "nvidia_uvm runs with HMM"),
+        ({"kernel": {"aspm": "default performance [powersave] powersupersave"}}, "warning", "ASPM policy powersave"),
         ({f"model {MODEL}": {"exists": False}}, "blocker", "kimi: there is no model at /models/kimi"),
         (
             {f"model {MODEL}": {"missing": ["model-00007-of-00064.safetensors"]}},

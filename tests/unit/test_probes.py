@@ -116,6 +116,8 @@ def process(comm: str, *, pid: int = 9, state: str = "S", status: int = 0) -> Pr
         ("sglang::schedul", ["sglang::scheduler_DP1_TP0"], "scheduler", 0),
         ("sglang::schedul", ["sglang::scheduler"], "scheduler", 0),
         ("sglang::detoken", ["sglang::detokenizer"], "detokenizer", None),
+        ("sglang::tokeniz", ["sglang::tokenizer_worker:4121"], "tokenizer", None),
+        ("sglang::data_pa", ["sglang::data_parallel_controller"], "data_parallel_controller", None),
         ("sglang::schedul", [], "scheduler", None),
         ("python", ["python", "-c", "from multiprocessing.spawn import spawn_main; spawn_main(3)"], "child", None),
         (

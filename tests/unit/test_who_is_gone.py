@@ -66,14 +66,21 @@ def test_a_rank_without_its_title_is_not_gone(step: str, among: list[dict[str, A
     assert up([LAUNCHER, RANK, {"role": "detokenizer"}], {}, tp=2, upto=step).name == "rank-killed"
 
 
-def ended(*apps: dict[str, Any], log: str = "", gpus: int = 0, case: Mapping[str, Any] = {}, **run: Any) -> Verdict:
+def ended(
+    *apps: dict[str, Any],
+    log: str = "",
+    gpus: int = 0,
+    visible: str | None = None,
+    case: Mapping[str, Any] = {},
+    **run: Any,
+) -> Verdict:
     """Of a server that is gone, on a GPU where others hold memory; ``gpus`` of 143,771 MiB each, if any are seen."""
     seen = [{"count": gpus, "memory_total": 143771.0}] if gpus else []
     live: dict[str, Any] = {
         "processes": [],
         "gpu_apps": [{"gpu": 0, "memory": 4022.0, "name": "sglang::scheduler", **a} for a in apps],
     }
-    live |= {"gpus": seen}
+    live |= {"gpus": seen, "visible": visible}
     record = {"phase": "exited", "exit": KILLED, **run}
     return judge(diagnose_cases.evidence({"tp": 1, "upto": "weights", "log": log, "live": live, "run": record, **case}))
 
@@ -167,6 +174,19 @@ def test_the_gpus_are_those_of_the_servers_arguments() -> None:
 
     assert (two.name, low.name) == (copies.name, among.name) == ("orphan-holds-gpu", "cuda-oom-kv")
     assert two.summary.endswith("of GPU 3")
+
+
+@pytest.mark.parametrize(
+    "visible, name",
+    [("2,3", "orphan-holds-gpu"), ("", "cuda-oom-kv"), (None, "cuda-oom-kv"), ("GPU-7d1c,GPU-88aa", "cuda-oom-kv")],
+)
+def test_the_gpus_are_those_that_cuda_shows(visible: str | None, name: str) -> None:
+    """With CUDA_VISIBLE_DEVICES its GPU 1 is the host's GPU 3. Names of GPUs lead nowhere: its arguments count then."""
+    orphan = {**ALONE, "gpu": 3, "memory": 120000.0}
+    verdict = ended(orphan, log=OOM, gpus=4, visible=visible, case={"tp": 2})
+
+    assert verdict.name == name
+    assert (f"the server is shown {visible} (CUDA_VISIBLE_DEVICES)" in text_of(verdict)) is bool(visible)
 
 
 def test_one_orphan_on_several_gpus_is_ended_once() -> None:
