@@ -260,8 +260,8 @@ def _first_request(ev: Evidence) -> Verdict | None:
     return Verdict(
         "first-request-hang",
         "low",
-        f"no batch since it was ready, silent for {cite.clock(ev.silent_s)}; every rank takes {min(cores):.0f} % CPU or "
-        "more, where an idle one takes 100 %",
+        f"no batch since it was ready, silent for {cite.clock(ev.silent_s)}; every rank takes {min(cores):.0f} % CPU "
+        "or more, where an idle one takes 100 %",
         cite.everything(ev),
         next_probe="py-spy on the host, then hsops diagnose again: do they compile, or stand still?",
         alternatives=("jit-compiling-not-hung", "scheduler-deadlock"),
