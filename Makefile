@@ -65,8 +65,8 @@ deaths: setup ## a rank dies at each milestone of the start, in each way: half a
 deploy-releases: setup ## deploy and revert on the wheel of every release: minutes
 	HSOPS_MATRIX="$(or $(VERSIONS),all)" $(BIN)/python -m pytest -s tests/matrix/test_deploy_releases.py
 
-flags: setup ## what hsops reads of SGLang's command line against its own parser, every release: ten minutes
-	HSOPS_MATRIX="$(or $(VERSIONS),all)" $(BIN)/python -m pytest -s tests/matrix/test_flags.py
+flags: setup ## what hsops reads of SGLang's command line and log against its own code, every release: ten minutes
+	HSOPS_MATRIX="$(or $(VERSIONS),all)" $(BIN)/python -m pytest -s tests/matrix/test_flags.py tests/matrix/test_signatures.py
 
 fetch-faults: setup ## fetch is killed a thousand times, cut off, filled up and lied to: an hour; KILLS=100 for less, RESUME=1 to go on
 	$(BIN)/python -m tests.storm --kills $(or $(KILLS),1000) $(if $(RESUME),--resume)

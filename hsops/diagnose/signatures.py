@@ -24,7 +24,8 @@ class Signature:
         stage: only when the log stopped in this stage; empty for any.
         also: another pattern that must stand somewhere in the log; empty for none.
         terminal: the server cannot serve after this line, even where /health still answers 200.
-        versions: of SGLang whose words these are; empty for any.
+        versions: of SGLang whose words these are, as read in its wheels (``make flags``), ``FROM-TO`` and what else is
+            to say behind a colon; empty for the words of others.
         likes: classes that say the same words, the likeliest first.
     """
 

@@ -13,6 +13,7 @@ from hsops.diagnose.knowledge import about
 from hsops.diagnose.knowledge_host import HOST
 from hsops.diagnose.knowledge_run import RUN
 from hsops.diagnose.signature_table import SIGNATURES
+from hsops.diagnose.signatures import DIED, WARMUP_FAILED
 from hsops.diagnose.taxonomy import FAMILIES, MOVING
 from hsops.render.explain import lines
 from tests import corpus, diagnose_cases
@@ -59,6 +60,13 @@ def test_signatures_name_classes_and_sources() -> None:
     for row in SIGNATURES:
         assert row.name in CLASSES and row.source and row.remedy
         assert set(row.likes) <= set(CLASSES) and row.name not in row.likes
+
+
+def test_words_of_sglang_tell_of_which_releases() -> None:
+    """``tests/matrix/test_signatures.py`` holds them against the wheels."""
+    for row in (*SIGNATURES, DIED, WARMUP_FAILED):
+        assert re.match(r"0\.\d+\.\d+-0\.\d+\.\d+(: .+)?\Z", row.versions) or not row.source.startswith("SGLang"), row
+    assert sum(bool(row.versions) for row in SIGNATURES) >= 11
 
 
 def test_alternatives_are_classes_and_not_the_verdict() -> None:
