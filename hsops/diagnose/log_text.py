@@ -14,6 +14,7 @@ _TAG = re.compile(r"^\[(?:\d\d:\d\d:\d\d )?[DTPE]P\d+[^\]]*\] ?")
 _NOISE = re.compile(
     r'"GET /(health\w*|metrics|v1/(models|loads)|get_load|(get_)?(model|server)_info|ping)\b[^"]*"'
     r"|Health check request received|Endpoint '/get_load' is deprecated"
+    r"|Health check failed\. Server couldn't"  # 20 s after each look at a server that hangs, which is no sign of work
 )
 _HARMLESS = re.compile(r"server_args=|Ignore import error|UserWarning|FutureWarning|DeprecationWarning")
 _NEWS = 5
@@ -60,7 +61,7 @@ def read_log(
 
 
 def is_noise(row: str) -> bool:
-    """A line that only answers a probe."""
+    """A line that only answers a probe, or complains of one."""
     return bool(_NOISE.search(row))
 
 
