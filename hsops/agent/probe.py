@@ -204,9 +204,8 @@ class Probe:
 
     def _visible(self) -> "str | None":
         """CUDA_VISIBLE_DEVICES of the server, "" where it is not set; None where nobody tells."""
-        launcher = next((p["pid"] for p in self._watched("launcher")), None)
-        if launcher:
-            env = procs.environment(launcher)
+        for launcher in self._watched("launcher"):
+            env = procs.environment(launcher["pid"])
             return env.get(_VISIBLE, "") if env else None
         return (read_json(os.path.join(self._run_folder(), "spec.json")).get("env") or {}).get(_VISIBLE)
 
@@ -268,7 +267,7 @@ class Probe:
         dumps = self.params.get("dumps")
         return {
             "memory": self._look("memory", probe_host.memory),
-            "kernel": self._look("kernel", lambda: probe_host.kernel_log(since=self.params.get("since") or 0.0)),
+            "kernel": self._look("kernel", lambda: probe_host.kernel_log(since=self.params.get("since", 0.0))),
             "dumps": self._look("dumps", lambda: probe_host.folder(dumps)) if dumps else None,
         }
 

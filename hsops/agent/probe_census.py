@@ -14,7 +14,6 @@ COMPILERS = frozenset(
 )
 _TICK = os.sysconf("SC_CLK_TCK")
 _RANK = re.compile(r"TP(\d+)")
-_TITLED = {"tokenizer_worker": "tokenizer"}  # with --tokenizer-worker-num, its pid behind a colon
 _DEAD = {"sglang::schedul": "scheduler", "sglang::detoken": "detokenizer"}  # all that is left of a title
 
 
@@ -67,7 +66,7 @@ def identify(proc: procs.Proc, argv: "list[str]", root: "int | None") -> "tuple[
     if rank:
         return "scheduler", int(rank.group(1))
     if title:
-        return _TITLED.get(title.partition(":")[0], title), None
+        return "tokenizer" if title.startswith("tokenizer") else title, None  # tokenizer_worker:PID, one of several
     if proc.pid == root:
         return "launcher", None
     return _DEAD.get(proc.comm) or _by_words(proc.comm, " ".join(argv)), None

@@ -42,8 +42,8 @@ def kernel_log(limit: int = 20, since: float = 0.0) -> "dict[str, list[str]]":
         raise CouldNot("not-found", f"no kernel log here: {error.strerror}") from error
     with os.fdopen(fd, "rb", buffering=0) as file:
         records = list(iter(lambda: _record(file.fileno()), None))
-    booted = time.time() - time.monotonic()
-    killed = [line for at, line in records if booted + at >= since and _KILLED.search(line)]
+    began = since - time.time() + time.monotonic()
+    killed = [line for at, line in records if at >= began and _KILLED.search(line)]
     return {"oom": killed[-limit:], "xid": [line for _, line in records if _XID.search(line)][-limit:]}
 
 

@@ -47,14 +47,9 @@ class RunDir:
         spec = self.read("spec.json")
         argv = self.read("secrets.json").get("argv") or spec.get("argv") or []
         argv = [str(spec["port"]) if word == "{port}" and spec.get("port") else word for word in argv]
-        return self._own_words(argv) if _lacks_keys(argv) else argv
-
-    def _own_words(self, argv: "list[str]") -> "list[str]":
-        """As the server itself was started, which it still tells when somebody has removed the file."""
-        state = self.read("state.json")
-        alive = bool(state) and procs.is_alive(state.get("pid", 0), state.get("start", 0))
-        found = procs.argv(state["pid"]) if alive and state.get("boot") == procs.boot_id() else []
-        return found if found[1:2] == argv[1:2] and len(found) == len(argv) else argv
+        state = self.read("state.json") if _lacks_keys(argv) else {}
+        alive = state and procs.is_alive(state.get("pid", 0), state.get("start", 0))
+        return procs.argv(state["pid"]) if alive else argv  # somebody removed the file: the server itself still tells
 
     def launch_argv(self) -> "list[str]":
         """As ``argv``, to start it with.
