@@ -290,6 +290,8 @@ def main(out: Path, names: list[str]) -> None:
     chosen = {name: of for name, of in cases_of(_gpus()).items() if not names or name in names}
     subjects = [Subject(name, *of, **special.get(name, small)) for name, of in chosen.items()]
     machine.write_inventory([one.server for one in subjects], [1, 2, 3], patches=())
+    for name in chosen if machine.LAB else ():  # a GPU's servers start with dummy weights
+        machine.weigh(name)
 
     where, writing = steps.facts(), threading.Lock()
 
