@@ -73,10 +73,11 @@ def bring_up(session: Session, wish: Wish) -> Outcome:
         raise UsageError("--stop-on-failure needs --wait-healthy: without it nobody sees a failure")
     spec = session.server(wish.server)
     agent = session.agent(spec.host)
-    plan = _plan(session, agent, spec)
+    plan = _plan(session, agent, spec, check=wish.check)
     if wish.check:
         shown = asdict(plan) | {"command": str(plan.command), "shell": pasted(plan), "secrets": len(plan.secrets)}
-        return Outcome({"plan": _masked(shown, plan)}, render.plan_lines(plan))
+        lacks = plan.deployed.lacks
+        return Outcome({"plan": _masked(shown, plan)}, render.plan_lines(plan), 1 if lacks else 0, lacks)
     started, healthy = _start(session, agent, plan, wish)
     data: dict[str, Any] = {"run": started.run.as_json(), "fresh": started.fresh, "notes": _notes(plan, started)}
     if healthy:
@@ -115,7 +116,7 @@ def _stop(session: Session, spec: ServerSpec, run: Run) -> Outcome:
     return stop.end(session, spec.name, run_id=run.id)
 
 
-def _plan(session: Session, agent: Agent, spec: ServerSpec) -> Plan:
+def _plan(session: Session, agent: Agent, spec: ServerSpec, *, check: bool) -> Plan:
     from hsops.launch.flags import Parser
     from hsops.launch.plan import plan
     from hsops.launch.start import inspect, machine, parser
@@ -123,7 +124,7 @@ def _plan(session: Session, agent: Agent, spec: ServerSpec) -> Plan:
     patches = [session.inventory.patches[name] for name in spec.patches]
     captures = any(patch.kind == "hs-dump" for patch in patches)
     host = session.inventory.hosts[spec.host]
-    deployed = inspect(agent, spec, patches)
+    deployed = inspect(agent, spec, patches, check=check)
     return plan(
         spec,
         host,

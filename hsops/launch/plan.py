@@ -33,12 +33,14 @@ class Deployed:
         patches: name -> identity of the patches of this server that are applied.
         flags: those of ``needs.ADDED`` that its SGLang has; None when nobody looked.
         hook: the folder on the host that the payload lies in, with ``method: hook``; "" without.
+        lacks: patches that are not applied as the inventory says: entries of the envelope's ``errors``.
     """
 
     sglang: str
     patches: Mapping[str, str]
     flags: frozenset[str] | None = None
     hook: str = ""
+    lacks: tuple[dict[str, Any], ...] = ()
 
 
 def nowhere(path: Path_, message: str) -> Fault:

@@ -47,25 +47,29 @@ class Started:
     warning: str = ""
 
 
-def inspect(agent: Agent, server: ServerSpec, patches: Sequence[PatchSpec]) -> Deployed:
+def inspect(agent: Agent, server: ServerSpec, patches: Sequence[PatchSpec], *, check: bool = False) -> Deployed:
     """What is deployed on the host for ``server``.
+
+    Args:
+        check: only look: what is not applied is told in ``lacks``, and instead of an identity.
 
     Raises:
         HsopsError: a patch of the server is not applied as the inventory says.
     """
-    identities: dict[str, str] = {}
+    identities, lacks = dict[str, str](), list[HsopsError]()
     found = _inspect(agent, server, "source", patches)
     hook = ""
     for patch in patches:
         there = found if patch.place in ("source", "site") else _inspect(agent, server, patch.place, [patch])
         state = there["patches"][patch.name]
-        if state["state"] != "applied":
-            raise _not_deployed(agent, server, patch, f"is {state['state']}")
-        if other := _options_differ(patch, state.get("options") or {}):
-            raise _not_deployed(agent, server, patch, f"was deployed with other options ({other})")
-        identities[patch.name] = state["identity"]
-        hook = f"{there['root']}/{state['identity']}" if patch.place == "hook" else hook
-    return Deployed(str(found["sglang"]["version"] or ""), identities, _known(found["flags"]), hook)
+        if fault := _fault_of(patch, state):
+            lacks.append(_not_deployed(agent, server, patch, fault))
+        if lacks and not check:
+            raise lacks[0]
+        identities[patch.name] = state["state"] if fault else state["identity"]
+        hook = f"{there['root']}/{state['identity']}" if patch.place == "hook" and not fault else hook
+    told = tuple(entry for error in lacks for entry in error.as_json())
+    return Deployed(str(found["sglang"]["version"] or ""), identities, _known(found["flags"]), hook, told)
 
 
 def machine(agent: Agent, env: Mapping[str, str]) -> Machine:
@@ -170,6 +174,13 @@ def _options_differ(patch: PatchSpec, options: dict[str, Any]) -> str:
     wanted = {"boundaries": list(patch.boundaries), "final": patch.final}
     differ = {name: options[name] for name, value in wanted.items() if name in options and options[name] != value}
     return ", ".join(f"{name} {value}" for name, value in differ.items())
+
+
+def _fault_of(patch: PatchSpec, state: Mapping[str, Any]) -> str:
+    if state["state"] != "applied":
+        return f"is {state['state']}"
+    other = _options_differ(patch, state.get("options") or {})
+    return f"was deployed with other options ({other})" if other else ""
 
 
 def _not_deployed(agent: Agent, server: ServerSpec, patch: PatchSpec, what: str) -> HsopsError:

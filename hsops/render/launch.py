@@ -93,6 +93,8 @@ def plan_lines(plan: Plan) -> Iterator[str]:
         yield f"  {f'{name}={value}':{min(width, 60)}}  {plan.origins.get(name, '')}".rstrip()
     yield f"on {plan.host}, as hsops would start it:"
     yield from pasted(plan).splitlines()
+    for lack in plan.deployed.lacks:
+        yield f"launch will refuse: {lack['message']}   {lack['fix']}"
 
 
 def healthy_lines(found: Healthy) -> Iterator[str]:

@@ -140,6 +140,19 @@ def test_launch_without_the_servers_patch_is_refused(too_old: Path) -> None:
     assert not (too_old / "state/runs").exists()
 
 
+def test_launch_check_shows_the_command_beside_what_is_not_deployed(too_old: Path) -> None:
+    """Both at once: what would be started, and why it is not; no run is begun."""
+    text, done = hsops("launch", "--check", cwd=too_old), hsops("launch", "--check", "--json", cwd=too_old)
+
+    found = json.loads(done.stdout)
+    assert (text.returncode, done.returncode, found["ok"]) == (1, 1, False)
+    assert "-m sglang.launch_server" in text.stdout and "patch hs-dump absent" in text.stdout
+    assert text.stdout.splitlines()[-1] == "launch will refuse: patch hs-dump is absent   hsops deploy --server tiny"
+    assert [error["message"] for error in found["errors"]] == ["patch hs-dump is absent"]
+    assert "-m" in found["data"]["plan"]["argv"]
+    assert not (too_old / "state/runs").exists()
+
+
 @pytest.fixture
 def hooked(tmp_path: Path) -> Path:
     """As ``here``, with an SGLang whose command line has --forward-hooks, ``method: hook``, and a home of its own."""
