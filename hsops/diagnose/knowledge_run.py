@@ -27,7 +27,10 @@ RUN: dict[str, tuple[str, str]] = {
     "aux-hidden-capture-count": ("as many layers as the draft was trained on", "the shapes that the line names"),
     "aux-hidden-not-captured": ("layers set on the inner language model; or hs-dump", "hsops verify --live"),
     "aux-hidden-off-by-one": ("boundary k is the stream before layer k", "hsops verify --live against the reference"),
-    "hidden-states-corrupt": ("eager, without padding; a fixed version", "hsops verify --live"),
+    "hidden-states-corrupt": (
+        "eager, without padding; a fixed version",
+        "hsops verify --live: no look from outside tells right states from wrong ones",
+    ),
     "hidden-states-memory-growth": ("write them away at once: hs-dump", "memory of the scheduler over an hour"),
     "hidden-states-nan": ("find the sample; the model overflows on it", "hsops verify DIR"),
     "hidden-states-slow-copy": ("hs-dump copies beside the forward pass", "the same requests without hidden states"),
