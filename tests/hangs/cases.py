@@ -175,6 +175,7 @@ SESSIONS = (
         fine=3,
         untraced=True,
     ),
+    Session("quiet", serving=(replace(_serves("spin", LAST), tag="quiet"),), fine=6),  # by name only: nothing beside it
     Session("detokenizer", serving=(Case("SIGKILL", "serving", "detokenizer", ("detokenizer-died",), ends=True),)),
     Session("port", up=(Case("port", "kv-cache", ALL, ("port-in-use",), ends=True),)),
     Session("killed", up=(Case("SIGKILL", "weights", LAST, ("rank-killed",), LAST, ends=True),)),

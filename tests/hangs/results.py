@@ -75,12 +75,25 @@ def _summary(found: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     if took:
         yield f"A look took {took[len(took) // 2]:.1f} s in the median, {took[-1]:.1f} s at most."
         yield f"Threads left traced or stopped: {left}."
-    for seen in found.values():
+    for name, seen in found.items():
         if "rates" in seen:
             before, during, after = seen["rates"]
             yield (
-                f"A busy server answered {before:.2f} requests a second before a diagnosis, {during:.2f} while three "
-                f"ran one after another, {after:.2f} afterwards."
+                f"A busy server (`{name}`) answered {before:.2f} requests a second before a diagnosis, {during:.2f} "
+                f"while three ran one after another, {after:.2f} afterwards."
+            )
+    yield from _quiet(found)
+
+
+def _quiet(found: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """What a look takes where nothing else runs: ``make hangs SESSIONS=quiet TP=8``."""
+    hung = [seen for name, seen in found.items() if name.endswith("-quiet")]
+    for kind, looks in (("at the healthy server", found.get("quiet", {}).get("looks", ())), ("at a hang", hung)):
+        if took := sorted(one["took_s"] for one in looks):
+            yield (
+                f"With nothing beside the server (`make hangs SESSIONS=quiet`), {len(took)} looks {kind} took "
+                f"{took[len(took) // 2]:.1f} s in the median, {took[-1]:.1f} s at most, at load "
+                f"{max(one['load'] for one in looks):.0f}."
             )
 
 
