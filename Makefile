@@ -6,7 +6,7 @@ export PYTHONDONTWRITEBYTECODE :=
 CLIENT := cli render playbook deploy doctor launch diagnose extract fetch verify export remote core# what runs on a Mac too
 BESIDE := -n 2 --dist loadfile# tests that wait more than they work; a file's tests share what it has started
 
-.PHONY: setup demo test unit integration lock-race cut cycles busy tp8 e2e matrix stalls hangs crash deaths deploy-releases flags trainers lint bench fidelity corpus report-picture docs models-table gpu-bundle gpu gpu-page constraints clean fetch-faults drain ten-thousand
+.PHONY: setup demo test unit integration lock-race cut cycles busy tp8 e2e matrix stalls hangs crash deaths deploy-releases flags trainers lint bench fidelity corpus report-picture docs models-table gpu-bundle gpu gpu-page constraints clean fetch-faults drain ten-thousand slurm
 
 setup: $(VENV)/.ready ## the virtual environment and the system packages that the tests need
 
@@ -79,6 +79,9 @@ ten-thousand: setup ## 10,000 samples of a real SGLang through a RAM disk of 256
 
 trainers: setup ## SpecForge's and speculators' own readers on an export, one training step on each: minutes, 500 MB
 	HSOPS_TRAINERS=1 $(BIN)/python -m pytest tests/trainers
+
+slurm: setup ## a real SGLang as jobs of a real Slurm: two replicas, limits, failures, preemption: ten minutes
+	HSOPS_SLURM=all $(BIN)/python -m pytest -s tests/slurm
 
 lint: setup
 	$(BIN)/ruff format --check --quiet .

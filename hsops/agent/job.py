@@ -7,7 +7,7 @@ import sys
 import time
 from typing import Any
 
-from hsops.agent import procs, restart, runs
+from hsops.agent import procs, restart, runs, slurm
 from hsops.agent.protocol import Refusal
 from hsops.agent.rundir import RunDir
 from hsops.agent.supervisor import Supervisor, stand_alone
@@ -56,7 +56,9 @@ def _settled(run: RunDir) -> "dict[str, Any]":
     """The spec with what only this host can tell: a free port, and that dumps can be written."""
     spec = run.read("spec.json")
     port = runs.free_port(spec["wanted_port"], spec["listen"])
-    runs.dump_folder(spec["dump_dir"])
+    folder = runs.dump_folder(spec["dump_dir"])
+    if folder and run.read(slurm.mark(folder)).get("run") != run.id:
+        raise Refusal("not-shared", f"the login node sees another {folder}: dumps must go where both nodes see them")
     spec["port"] = port
     run.write("spec.json", spec)
     return spec

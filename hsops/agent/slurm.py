@@ -73,7 +73,9 @@ def submit(run: Any, asked: "dict[str, Any]", secrets: "dict[str, Any]") -> None
     Raises:
         Refusal: as ``told``.
     """
-    agent = os.path.join(run.path, "agent.pyz")
+    agent, dump_dir = os.path.join(run.path, "agent.pyz"), run.read("spec.json")["dump_dir"]
+    if dump_dir:
+        run.write(mark(dump_dir), {"run": run.id})
     run.write("secrets.json", secrets)
     shutil.copyfile(os.path.abspath(sys.argv[0]), agent)  # a job may wait for weeks: that in use here may be pruned
     filled = {"{run_dir}": run.path, "{command}": shlex.join([sys.executable, "-I", agent, "job-exec"])}
@@ -90,6 +92,11 @@ def submit(run: Any, asked: "dict[str, Any]", secrets: "dict[str, Any]") -> None
             shutil.rmtree(run.path, ignore_errors=True)
         raise
     run.write("job.json", {**job, "id": line.strip().splitlines()[-1].split(";")[0]})
+
+
+def mark(dump_dir: str) -> str:
+    """A file of the dump folder that the compute node must see too, or nobody would find a dump."""
+    return os.path.join(dump_dir, ".login.json")
 
 
 def _filled(text: str, known: "dict[str, str]") -> str:

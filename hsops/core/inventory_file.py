@@ -175,7 +175,7 @@ def _references(document: Document, value: Any) -> Iterator[Fault]:
         yield from missing(("default",), value.get("default"), "servers")
 
 
-_LOCAL = ("/dev/shm", "/tmp", "/var/tmp", "/run")  # noqa: S108 - named to be refused
+_LOCAL = ("/dev/shm", "/run/shm")  # noqa: S108 - named to be refused
 
 
 def _slurm_faults(document: Document, name: Hashable, server: dict[str, Any], hosts: dict[str, Any]) -> Iterator[Fault]:
@@ -188,7 +188,7 @@ def _slurm_faults(document: Document, name: Hashable, server: dict[str, Any], ho
     host = hosts.get(str(server.get("host")))
     dumps = host.get("dumps", "/dev/shm/sglang_hs") if isinstance(host, dict) else ""  # noqa: S108
     if server.get("patches") and isinstance(dumps, str) and any(f"{dumps}/".startswith(f"{top}/") for top in _LOCAL):
-        message = f"of hosts.{server.get('host')}, dumps is {dumps}: memory or disk of the compute node alone"
+        message = f"of hosts.{server.get('host')}, dumps is {dumps}: memory of the compute node alone"
         yield document.fault(
             ("servers", name, "executor"), f"{message}; name a folder that the login node sees too", at_key=True
         )

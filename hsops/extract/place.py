@@ -103,7 +103,10 @@ class Standing:
             UnhealthyError: it is not healthy, or does not capture.
         """
         name = self.place.server
-        self.run = run = need_capture(self.agent, name, alive_run(self.agent, name))
+        alive = alive_run(self.agent, name)
+        if alive is None and self._driven and self._driven.job:
+            raise self.death()  # Slurm knows why
+        self.run = run = need_capture(self.agent, name, alive)
         with (
             self.agent.at(run).tunnel(run.port) as port,
             Server(port, host=self.host, concurrency=self.concurrency, keys=run.keys) as server,

@@ -6,6 +6,7 @@ from benchmarks import extract, fetch, fidelity
 from tests.e2e import deaths
 from tests.hangs import results as hangs
 from tests.matrix import results
+from tests.slurm import results as slurm
 from tests.stalls import results as stalls
 from tests.storm import drain
 from tests.storm import results as storm
@@ -37,6 +38,11 @@ def test_the_deaths_are_rendered_from_their_data():
 def test_supervision_is_rendered_from_its_data():
     """`make tp8`, `make busy`, `make cut` and `make cycles` write both."""
     assert supervision.PAGE.read_text() == supervision.page(supervision.read())
+
+
+def test_the_jobs_are_rendered_from_their_data():
+    """`make slurm` writes both."""
+    assert slurm.PAGE.read_text() == slurm.page(slurm.read())
 
 
 def test_the_hangs_are_rendered_from_their_data():

@@ -134,10 +134,10 @@ def test_a_requeued_job_goes_on_where_it_was(login: Agent, slurm: Cluster, tmp_p
         if not any("requeue" in text for text in told) and len(list_samples(login, str(dumps)).samples) >= 5:
             told.append("requeue")
             slurm.ask("scontrol", "requeue", number)
-            slurm.ask("scontrol", "update", f"job={number}", "StartTime=now")
 
     def launch(_: bool) -> None:
         go_on.touch()
+        slurm.ask("scontrol", "update", f"job={number}", "StartTime=now")  # else it waits two minutes more
         healthy(login, found(login, run))
 
     done = extract(wanted(login, {"victim": dumps}, launch, count=60), emit)
@@ -248,7 +248,7 @@ def test_a_controller_that_is_silent_kills_nothing(login: Agent, slurm: Cluster,
         slurm.thaw()
     wait_for(lambda: not getattr(found(login, run).job, "trouble", ""), "the controller")
 
-    assert silent.value.message == "Slurm's controller does not answer: sinfo gave no answer in 10 s"
+    assert silent.value.message.startswith("Slurm's controller does not answer: s")
     assert seen.alive and seen.job and seen.job.state == "RUNNING"
     assert seen.job.trouble == "scontrol gave no answer in 8 s"
     assert found(login, run).pid == run.pid
