@@ -136,7 +136,7 @@ def _ask(job: "dict[str, Any]") -> "dict[str, Any]":
     try:
         text = told(folder, "scontrol", "-o", "show", "job", job["id"])
     except Refusal as refusal:
-        if refusal.code != "slurm-refused":
+        if "Invalid job id" not in refusal.message:
             raise
         return _accounted(job)  # forgotten after MinJobAge
     f = dict(reversed(_FIELD.findall(text)))

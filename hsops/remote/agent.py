@@ -14,7 +14,6 @@ from hsops.core.deadline import FOLLOW, QUICK, Deadline
 from hsops.core.errors import AgentError, DeadlineError, HsopsError, RemoteError, UnreachableError
 from hsops.core.events import Emit, Note
 from hsops.core.runs import Run
-from hsops.core.slurm import Job
 from hsops.remote.calls import said
 from hsops.remote.host import Completed, Host, Stream
 from hsops.remote.interpreter import explain, wrong_python
@@ -51,15 +50,14 @@ class Agent:
         emit: Emit = lambda _: None,
         lock_wait: float = 10.0,
     ) -> None:
-        self.host, self.python, self.state_dir, self._emit = host, python, state_dir, emit
+        self.host, self.python, self.state_dir, self.emit = host, python, state_dir, emit
         self.lock_wait = lock_wait
         self.path = f"{state_dir}/agent/{identity()}.pyz"
         self._uploaded = False
         self._talk, self._talking = Talk(self._serve, self._is_reply, build), threading.Lock()
         self._door, self._soon = host.stream, tuple[str, ...]()
         self._answers = Answers()
-        self._inside: Job | None = None
-        self._at: dict[str, Agent] = {}
+        self._at = dict[str, Agent]()
 
     def at(self, run: Run) -> Agent:
         """The agent where the processes of ``run`` are: this one, or for a job one on its compute node.
@@ -72,15 +70,9 @@ class Agent:
             return self
         key = f"{job.id}.{job.restarts}"
         if key not in self._at:
-            inner = Agent(
-                self.host.behind(step(job)),
-                python=self.python,
-                state_dir=self.state_dir,
-                emit=self._emit,
-                lock_wait=self.lock_wait,
-            )
-            inner._inside = job
-            self._at[key] = inner
+            from hsops.remote.job import JobAgent  # it is one of these
+
+            self._at[key] = JobAgent(self, job)
         return self._at[key]
 
     def begin(self, *verbs: str) -> None:
@@ -154,6 +146,10 @@ class Agent:
             self._run(Command(("true",)), b"", QUICK)
         return self._request(verb, params)
 
+    def explain(self, done: Completed) -> HsopsError:
+        """Why a call brought no reply."""
+        return explain(self.host, self.python, done)
+
     def _ask(self, verb: str, params: dict[str, Any], deadline: Deadline) -> bytes:
         """The reply line, from the agent that answered last if it is still there."""
         request = self._line(verb, params)
@@ -171,7 +167,7 @@ class Agent:
         if isinstance(answer, Completed) and answer.exit == NOT_STORED and not self._uploaded:
             raise self._unwritable(said(answer.stderr, self.path))
         if isinstance(answer, Completed):
-            raise self._explained(answer)
+            raise self.explain(answer)
         self._uploaded = True
         return self._answers.keep(several, answer)
 
@@ -186,7 +182,7 @@ class Agent:
         done = self._run(command, stdin, deadline)
         replies = [line for line in done.stdout.splitlines() if self._is_reply(line)]
         if not replies:
-            raise self._explained(done)
+            raise self.explain(done)
         return self._result(self._parse(replies[-1]), verb)
 
     def _events(self, stream: Stream, verb: str) -> Iterator[dict[str, Any]]:
@@ -200,18 +196,7 @@ class Agent:
             else:
                 yield {"kind": "result", **self._result(message, verb)}
                 return
-        raise self._explained(stream.finish())
-
-    def _explained(self, done: Completed) -> HsopsError:
-        if self._inside is None:
-            return explain(self.host, self.python, done)
-        words = done.stderr.decode(errors="replace").strip().splitlines()
-        return UnreachableError(
-            f"{self._inside} cannot be entered: {words[-1] if words else 'no reason given'}",
-            host=self.host.name,
-            why="its compute node is reached by srun --overlap, as a step of the job, which ends with it",
-            fix="hsops status says what became of the job",
-        )
+        raise self.explain(stream.finish())
 
     def _request(self, verb: str, params: dict[str, Any]) -> tuple[Command, bytes]:
         return Command((self.python, "-I", self.path, verb)), json.dumps(self._body(params)).encode()
@@ -258,9 +243,9 @@ class Agent:
             return line.startswith(b"{")
         event = self._parse(line)["event"]
         if event["kind"] == "recovered":
-            self._emit(_recovered(event, self.host.name))
+            self.emit(_recovered(event, self.host.name))
         if event["kind"] == "waiting":
-            self._emit(Note(f"waits up to {event['seconds']:.0f} s: {event['holder']['words']}", self.host.name))
+            self.emit(Note(f"waits up to {event['seconds']:.0f} s: {event['holder']['words']}", self.host.name))
         return False
 
     def _parse(self, line: bytes) -> dict[str, Any]:
@@ -277,15 +262,6 @@ class Agent:
             result: dict[str, Any] = message["result"]
             return result
         raise refusal(self, verb, error)
-
-
-def step(job: Job) -> tuple[str, ...]:
-    """The prefix that runs a command inside a job, beside what runs there."""
-    srun = f"{job.bin}/srun" if job.bin else "srun"
-    return (
-        srun, f"--jobid={job.id}", "--overlap", "--nodes=1", "--ntasks=1", "--mem=0", "--mpi=none", "--quiet",
-        "--chdir=/", "--unbuffered",
-    )  # fmt: skip
 
 
 def refusal(agent: Agent, verb: str, error: dict[str, Any]) -> RemoteError:

@@ -14,7 +14,7 @@ from hsops.core.inventory import ServerSpec, SlurmSpec
 from hsops.core.inventory_file import load
 from hsops.core.slurm import Job, parse_job, seconds_of
 from hsops.launch import job
-from hsops.remote.agent import step
+from hsops.remote.job import step
 
 INVENTORY = """\
 hosts:
