@@ -272,6 +272,8 @@ def test_the_repositorys_inventory_is_right_as_it_is_and_uncommented(tmp_path):
     assert (list(shipped.hosts), find_server(shipped, None).name) == (["lab"], "tiny")
     kimi = whole.servers["kimi-k2.5"]
     assert (kimi.host, kimi.tp, kimi.nccl, kimi.patches) == ("rtx8", 8, "pcie-p2p", ("eagle3",))
+    cluster = whole.servers["kimi-cluster"]
+    assert (cluster.host, cluster.executor, cluster.slurm.gres) == ("login", "slurm", "gpu:8")
     assert whole.groups == {"blackwell": ("rtx8",)}
     assert whole.patches["eagle3"].boundaries == (3, 31, 59)
 
