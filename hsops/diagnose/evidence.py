@@ -9,11 +9,12 @@ from functools import cached_property
 
 from hsops.core.baseline import Baseline
 from hsops.core.milestones import LogSummary
-from hsops.core.runs import Run
+from hsops.core.runs import Exit, Run
 from hsops.diagnose.processes import Process
 from hsops.diagnose.ras import Ras
 from hsops.diagnose.stacks import Merged, merge
 
+_ALONE_S = 0.5  # SGLang ends eight ranks within 0.3 s, seen on two cores at load 16
 _KILLED = re.compile(r"Killed process (\d+)")
 
 
@@ -226,6 +227,21 @@ class Evidence:
         pid = self.run.rank_pids.get(role) if self.run else None
         return pid is not None and pid not in {p.pid for p in self.processes if not p.dead}
 
+    @cached_property
+    def ends(self) -> tuple[tuple[int, Exit], ...]:
+        """Each rank that the supervisor saw end and how, the first one first; of data-parallel copies the first."""
+        seen = self.run.ranks.items() if self.run else ()
+        order = sorted(((end.time, _rank(name), end) for name, end in seen if end), key=lambda one: one[:2])
+        first = {rank: end for _, rank, end in reversed(order)}
+        return tuple(sorted(first.items(), key=lambda pair: (pair[1].time, pair[0])))
+
+    @property
+    def gone_alone(self) -> int | None:
+        """The rank that ended well before any other: not one of those that were taken along."""
+        times = [end.time for _, end in self.ends]
+        alone = len(times) == 1 or (len(times) > 1 and times[1] - times[0] >= _ALONE_S)
+        return self.ends[0][0] if alone else None
+
     @property
     def health(self) -> Answer | None:
         """What /health said."""
@@ -309,3 +325,8 @@ class Evidence:
 
     def _living(self, role: str) -> Process | None:
         return next((p for p in self.processes if p.role == role and not p.dead), None)
+
+
+def _rank(name: str) -> int:
+    """``TP3``, ``DP1.TP3`` -> 3."""
+    return int(name.rpartition("TP")[2])

@@ -179,10 +179,10 @@ def _launcher_first(ev: Evidence) -> bool:
 
 def _recorded(ev: Evidence) -> tuple[int, str] | None:
     """From the supervisor's record; None when it cannot tell who went first. How is empty as long as nobody knows."""
-    ends = {int(name[2:]): end for name, end in (ev.run.ranks.items() if ev.run else ()) if end}
+    ends = dict(ev.ends)
     if not ends or (ev.run and ev.run.phase == "stopped"):
         return None
-    order = sorted(ends, key=lambda rank: ends[rank].time)
+    order = list(ends)
     first = order[0]
     tied = [r for r in order if ends[r].time - ends[first].time < _TOGETHER_S]
     if len(tied) > 1 or (ev.run and ev.run.exit and ends[first].time > ev.run.exit.time + _TOGETHER_S):

@@ -27,6 +27,8 @@ def named_cause(ev: Evidence) -> Verdict | None:
             continue
         if row.name == "scheduler-killed-oom" and ev.live:
             continue  # the host tells more: hsops.diagnose.rules_ended
+        if row.name == "rank-straggler-load" and ev.gone_alone is not None:
+            continue  # they waited for one that had ended
         hit = _hit(ev, row)
         if hit:
             return _verdict(ev, row, hit)

@@ -94,5 +94,9 @@ NAN = row(
     "another GEMM or attention backend; clear the JIT caches after an upgrade",
     "flashinfer#2708",
 )
-ECHO = re.compile(r"Connection (closed|reset) by peer|Connection cl$|transport/tcp/pair\.cc", re.MULTILINE)
-"""A rank that complains of another one's death."""
+ECHO = re.compile(
+    r"Connection (closed|reset) by peer|Connection cl$|transport/tcp/pair\.cc"
+    r"|there are other ranks that didn't finish loading",
+    re.MULTILINE,
+)
+"""A rank that complains of another one's death, or absence."""
