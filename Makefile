@@ -6,7 +6,7 @@ export PYTHONDONTWRITEBYTECODE :=
 CLIENT := cli render playbook deploy doctor launch diagnose extract fetch verify export remote core# what runs on a Mac too
 BESIDE := -n 2 --dist loadfile# tests that wait more than they work; a file's tests share what it has started
 
-.PHONY: setup demo test unit integration lock-race cut cycles busy tp8 e2e matrix stalls hangs crash deaths deploy-releases flags trainers lint bench fidelity corpus report-picture docs models-table gpu-bundle gpu gpu-page constraints clean fetch-faults drain ten-thousand slurm
+.PHONY: setup demo test unit integration lock-race cut cycles busy tp8 e2e matrix stalls hangs crash deaths deploy-releases flags trainers lint bench fidelity corpus report-picture pictures docs site newcomer models-table gpu-bundle gpu gpu-page constraints clean fetch-faults drain ten-thousand slurm
 
 setup: $(VENV)/.ready ## the virtual environment and the system packages that the tests need
 
@@ -19,7 +19,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt scripts/system-packages
 demo: setup ## the whole story on the lab: a real SGLang on this CPU
 	$(BIN)/hsops demo
 
-test: setup lint ## everything that needs no GPU: two tests at a time, then those with a real SGLang, which takes every core
+test: setup lint site ## everything that needs no GPU: two tests at a time, then those with a real SGLang, which takes every core
 	$(BIN)/python -m pytest --durations=15 $(BESIDE) tests/architecture tests/unit tests/integration tests/faults
 	$(BIN)/python -m pytest --durations=15 tests/e2e
 
@@ -120,12 +120,26 @@ corpus: setup ## docs/reference/diagnosis.md: a hundred public reports against t
 	$(BIN)/python -m tests.corpus
 	$(BIN)/python -m tests.corpus --page
 
-docs: setup ## renew the pages of docs/reference that are the code's own tables
+docs: setup $(VENV)/.docs ## the pages that are the code's own tables, and build/site: a dead link, or a page in no menu, fails
 	$(BIN)/python -m scripts.reference
+	$(BIN)/python scripts/site.py
+
+site: setup $(VENV)/.docs # the same without writing anything in docs/
+	$(BIN)/python scripts/site.py
+
+$(VENV)/.docs: $(VENV)/.ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
+	@touch $@
+
+newcomer: ## a clone, an empty HOME, README and the tutorial word for word, make demo included: ten minutes
+	$(PY) scripts/newcomer.py --full
+
+pictures: setup ## docs/images/launch.svg and verdict.svg: a terminal's screen after a real launch and a real hang (tmux)
+	$(BIN)/python -m scripts.terminal_pictures
 
 constraints: ## renew the pins
 	$(PY) -m venv $(VENV)-new
-	$(VENV)-new/bin/pip install --quiet --editable '.[dev]'
+	$(VENV)-new/bin/pip install --quiet --editable '.[dev,docs]'
 	(echo '# What `make setup` installs, exactly. Renew: make constraints'; $(VENV)-new/bin/pip freeze --exclude-editable) > constraints.txt
 	rm -rf $(VENV)-new
 

@@ -11,6 +11,7 @@ from typing import Any
 import typer
 
 from hsops.cli.app import app
+from scripts import figures, schemas
 
 FOLDER = Path(__file__).parent.parent / "docs" / "reference"
 EVERYWHERE = "Everywhere"
@@ -78,7 +79,13 @@ def _text(text: str | None) -> str:
     return re.sub(r"\s+", " ", text or "").strip()
 
 
-PAGES: dict[str, Callable[[], str]] = {"commands.md": commands}
+PAGES: dict[str, Callable[[], str]] = {
+    "commands.md": commands,
+    "inventory.md": schemas.inventory,
+    "playbook.md": schemas.playbook,
+    "events.md": schemas.events,
+    "../../README.md": figures.readme,
+}
 
 
 def main() -> None:
@@ -86,7 +93,7 @@ def main() -> None:
     stale = [name for name, page in PAGES.items() if not _is(FOLDER / name, page())]
     for name in stale if "--check" not in sys.argv else ():
         (FOLDER / name).write_text(PAGES[name](), encoding="utf-8")
-    print("\n".join(f"docs/reference/{name}" for name in stale) or "nothing to do")  # noqa: T201
+    print("\n".join(name.rpartition("../")[2] for name in stale) or "nothing to do")  # noqa: T201
 
 
 def _is(path: Path, text: str) -> bool:

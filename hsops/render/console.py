@@ -13,7 +13,7 @@ from typing import Any
 
 from hsops.core.errors import HsopsError
 from hsops.core.events import Event, Picture, Progress, Together, Trace
-from hsops.render import progress, streams
+from hsops.render import paint, progress, streams
 from hsops.render.describe import describe
 
 SCHEMA = "hsops/1"
@@ -50,7 +50,8 @@ class Console:
     def __init__(self, command: str, *, as_json: bool, color: bool) -> None:
         self.command, self.as_json = command, as_json
         self.terminal = sys.stderr.isatty() and not as_json
-        self.color = color and self.terminal
+        self.color = color and self.terminal and paint.wanted(sys.stderr)
+        self._color_out = color and not as_json and paint.wanted(sys.stdout)
         self._pace = progress.Pace()
         self.heard = True  # somebody still reads standard output
         self._live_shown, self._lock = False, threading.Lock()
@@ -92,7 +93,8 @@ class Console:
             if self._live_shown:
                 self._err("\n")
             self._block = 0  # the last picture stays
-            self._out("".join(f"{line}\n" for line in outcome.lines))
+            painted = map(paint.paint, outcome.lines) if self._color_out else outcome.lines
+            self._out("".join(f"{line}\n" for line in painted))
         return outcome.exit_code
 
     def error(self, error: HsopsError) -> int:
@@ -102,7 +104,8 @@ class Console:
                 self._envelope(ok=False, data={}, errors=error.as_json())
                 return error.exit_code
         self._block = 0
-        self._say(*error_lines(error))
+        first, *notes = error_lines(error)
+        self._say(paint.alarm(first) if self.color else first, *notes)
         return error.exit_code
 
     def interrupted(self) -> int:
@@ -152,7 +155,7 @@ class Console:
         if self._live_shown and lines:
             self._err("\n")
             self._live_shown = False
-        self._err("".join(f"{line}\n" for line in lines))
+        self._err("".join(f"{paint.paint(line) if self.color else line}\n" for line in lines))
 
     def _envelope(self, *, ok: bool, data: dict[str, Any], errors: list[dict[str, Any]]) -> None:
         self._json({"schema": SCHEMA, "command": self.command, "ok": ok, "data": data, "errors": errors})

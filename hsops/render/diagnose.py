@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterator
 
 from hsops.diagnose.verdict import Verdict
+from hsops.render.paint import columns
 
 _LABEL = 10
 _WIDTH = 116
@@ -40,5 +41,5 @@ def row(label: str, text: str) -> Iterator[str]:
 def wrapped(first: str, text: str) -> Iterator[str]:
     """``text`` in a terminal's width, indented as ``first`` is long."""
     yield from textwrap.wrap(
-        text, _WIDTH, initial_indent=first, subsequent_indent=" " * len(first), break_on_hyphens=False
+        text, columns(_WIDTH), initial_indent=first, subsequent_indent=" " * len(first), break_on_hyphens=False
     )

@@ -8,6 +8,7 @@ from typing import Any
 
 from hsops.core.units import size
 from hsops.doctor.findings import Facts, Finding
+from hsops.render.paint import columns
 
 _WORDS = {"blocker": "FAIL", "warning": "warn", "note": "note"}
 _WIDTH = 118
@@ -31,9 +32,9 @@ def finding_lines(where: str, findings: Sequence[Finding]) -> Iterator[str]:
     for found in findings:
         head = f"{where}  {_WORDS[found.level]}  "
         said = f"{found.what}: {found.why}" if found.why else found.what
-        yield from textwrap.wrap(said, _WIDTH, initial_indent=head, subsequent_indent=" " * len(head))
+        yield from textwrap.wrap(said, columns(_WIDTH), initial_indent=head, subsequent_indent=" " * len(head))
         if found.fix:
-            yield from textwrap.wrap(found.fix, _WIDTH, initial_indent=f"{' ' * len(head)}fix: ",
+            yield from textwrap.wrap(found.fix, columns(_WIDTH), initial_indent=f"{' ' * len(head)}fix: ",
                                      subsequent_indent=" " * (len(head) + 5))  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from hsops.deploy.planned import Plan
 from hsops.render.console import error_lines
 from hsops.render.deploy import Row, plan_lines
 from hsops.render.describe import describe
+from hsops.render.paint import columns
 
 _SHOWN = 12  # of a board: it must fit a terminal
 
@@ -48,7 +49,9 @@ def together(rows: Sequence[Row], *, with_diff: bool = False) -> Iterator[str]:
         if len(group) == 1:
             yield from plan_lines(by_host[group[0]], with_diff=with_diff)
             continue
-        yield from textwrap.wrap(f"{len(group)} hosts, the same plan: {', '.join(group)}", 118, subsequent_indent="  ")
+        yield from textwrap.wrap(
+            f"{len(group)} hosts, the same plan: {', '.join(group)}", columns(118), subsequent_indent="  "
+        )
         shown = [replace(row, host=f"{len(group)} hosts", seen=()) for row in by_host[group[0]]]
         yield from plan_lines(shown, with_diff=with_diff)
         yield from (f"  warning: {host}: {text}" for host in group for row in by_host[host] for text in row.warnings)

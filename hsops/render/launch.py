@@ -114,7 +114,7 @@ def stalled_lines(found: Stalled) -> Iterator[str]:
 
 
 def _to_go(seconds: float | None) -> str:
-    return f" · about {clock(seconds)} to healthy" if seconds else ""
+    return f" · about {clock(seconds)} to healthy" if seconds and seconds >= 1 else ""
 
 
 _HEALTH = {

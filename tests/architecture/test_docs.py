@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hsops.core import errors
-from scripts import reference
+from scripts import reference, site
 
 ROOT = Path(__file__).parents[2]
 
@@ -45,11 +45,17 @@ def test_a_generated_page_is_what_the_code_says(name):
     assert (ROOT / "docs/reference" / name).read_text() == reference.PAGES[name](), "make docs"
 
 
+def test_every_page_is_in_a_menu_of_the_site():
+    """And whatever a menu names is there."""
+    assert site.unlisted() == []
+
+
 def test_links_between_documents_lead_somewhere():
-    """Every relative link in README and docs/ names a file that exists."""
+    """Every relative link and picture in README and docs/ names a file that exists."""
     broken = []
     for page in [ROOT / "README.md", *ROOT.glob("docs/**/*.md")]:
-        for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text()):
+        pictures = re.findall(r'<(?:img|source)[^>]* src(?:set)?="([^"]+)"', page.read_text())
+        for target in [*re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text()), *pictures]:
             if "://" not in target and not (page.parent / target).exists():
                 broken.append(f"{page.relative_to(ROOT)} -> {target}")
 
