@@ -3,7 +3,7 @@
 import time
 from typing import Any
 
-from hsops.agent import logs, protocol
+from hsops.agent import logs, protocol, slurm
 from hsops.agent.rundir import RunDir, find_run
 from hsops.agent.vitals import Vitals
 
@@ -55,7 +55,8 @@ class _Watch:
         self._pids: dict[str, int] = {}
         self._beat_s = _BEAT_S
         self._mute = (time.monotonic(), 0)  # since when, and how long the log was then
-        spec = run.read("spec.json")
+        spec, job = run.read("spec.json"), run.read("job.json")
+        self._elsewhere = bool(job) and not slurm.inside(job)  # its pids are another host's
         self.vitals = Vitals(spec.get("env") or {})
         self._dump_dir = str(spec.get("dump_dir") or "")
 
@@ -86,7 +87,8 @@ class _Watch:
         if now >= self._next_vitals and self._beat_s == _BEAT_S:  # of a server that dies nobody wants them
             self._next_vitals = now + _VITALS_S
             pid = int(self.run.read("state.json").get("pid", 0))
-            protocol.emit("vitals", **self.vitals.look(pid, self._pids, mute_s=now - self._mute[0]))
+            if not self._elsewhere:
+                protocol.emit("vitals", **self.vitals.look(pid, self._pids, mute_s=now - self._mute[0]))
             self._hellos()
         elif now >= self._next_beat:
             self._next_beat = now + self._beat_s

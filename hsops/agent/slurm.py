@@ -20,14 +20,13 @@ from hsops.agent.protocol import Refusal
 COMMAND_S = 8.0  # Slurm's commands wait for minutes when slurmctld does not answer
 SUBMIT_S = 15.0
 END_S = 60.0  # Slurm's KillWait is 30 s, and an epilog may follow
+_LATE_S = 120.0
 _FRESH_S = 1.0
-_WAITS = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD")
-_THERE = (*_WAITS, "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING")
+_WAITS = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT")
+_ENDED = re.compile("COMPLETED|CANCELLED|FAILED|TIMEOUT|NODE_FAIL|PREEMPTED|OUT_OF_MEMORY|DEADLINE|BOOT_FAIL").match
 _FIELD = re.compile(r"(?:^|\s)(\w+)=(\S*)")
-_SILENT = re.compile(
-    r"Unable to contact|Connection (?:refused|timed out)|Socket timed out|Transport endpoint|Zero Bytes"
-)
-_MEMORY = re.compile(r"exceeded memory limit|oom[-_ ]kill|Out Of Memory", re.IGNORECASE)
+_SILENT = re.compile(r"Unable to contact|Connection refused|timed out").search
+_MEMORY = re.compile(r"(?i)exceeded memory limit|oom.kill|out of memory").search
 _looked: "dict[str, tuple[float, dict[str, Any]]]" = {}  # by run: one verb asks several times
 
 
@@ -51,7 +50,7 @@ def told(folder: str, *argv: str, seconds: float = COMMAND_S) -> str:
         raise Refusal("slurm-silent", f"{argv[0]} gave no answer in {seconds:g} s") from None
     said = re.sub(r"(?m)^\w+: (error: )?", "", done.stderr.decode(errors="replace")).strip()
     if done.returncode:
-        code = "slurm-silent" if _SILENT.search(said) else "slurm-refused"
+        code = "slurm-silent" if _SILENT(said) else "slurm-refused"
         raise Refusal(code, f"{argv[0]}: {' '.join(said.split())[:400] or f'exit {done.returncode}'}")
     return done.stdout.decode(errors="replace")
 
@@ -114,24 +113,26 @@ def look(run: Any) -> "dict[str, Any]":
     if time.monotonic() - at < _FRESH_S:
         return known
     try:
-        fresh = {**job, **_ask(job)}
+        fresh = {**job, **_ask(job, run)}
         if fresh.get("over"):
             fresh["memory"] = _memory(run)
-        if {k: v for k, v in fresh.items() if k not in ("place", "of")} != job:
+        kept = {name: value for name, value in fresh.items() if name not in ("place", "of")}
+        if kept != job:
             with contextlib.suppress(OSError):
-                run.write("job.json", {k: v for k, v in fresh.items() if k not in ("place", "of")})
+                run.write("job.json", kept)
     except Refusal as refusal:
         fresh = {**job, "trouble": refusal.message}
     _looked[run.path] = (time.monotonic(), fresh)
     return fresh
 
 
-def _ask(job: "dict[str, Any]") -> "dict[str, Any]":
+def _ask(job: "dict[str, Any]", run: Any) -> "dict[str, Any]":
     folder = job["bin"]
     if not job["id"]:
         found = told(folder, "squeue", "-h", "-t", "all", f"--name={job['name']}", "-o", "%A").split()
         if not found:
-            return {"over": True, "state": "NOT_SUBMITTED"}
+            age = time.time() - run.read("spec.json").get("created", 0.0)
+            return {"over": age > _LATE_S, "state": "NOT_SUBMITTED"}  # a busy controller may still have it before it
         job = {**job, "id": found[0]}
     try:
         text = told(folder, "scontrol", "-o", "show", "job", job["id"])
@@ -140,24 +141,27 @@ def _ask(job: "dict[str, Any]") -> "dict[str, Any]":
             raise
         return _accounted(job)  # forgotten after MinJobAge
     f = dict(reversed(_FIELD.findall(text)))
-    state = f.get("JobState", "UNKNOWN")
+    state, starts = f.get("JobState", "UNKNOWN"), f.get("StartTime", "")
     fresh = {
         "id": job["id"], "state": state, "reason": f.get("Reason", "").replace("None", ""),
         "node": f.get("NodeList", "").replace("(null)", ""), "partition": f.get("Partition", ""),
         "exit": f.get("ExitCode", ""), "limit": f.get("TimeLimit", ""), "restarts": int(f.get("Restarts") or 0),
-        "starts": _time(f.get("StartTime", "")), "over": state not in _THERE,
+        "starts": float(starts) if starts.isdigit() else None, "over": bool(_ENDED(state)),
     }  # fmt: skip
     return {**fresh, **_place(folder, job["id"], fresh["partition"])} if state in _WAITS else fresh
 
 
 def _accounted(job: "dict[str, Any]") -> "dict[str, Any]":
     """By the accounting, if there is one."""
-    with contextlib.suppress(Refusal):
+    try:
         asked = ("sacct", "-n", "-P", "-X", "-j", job["id"], "-o", "State,ExitCode,NodeList")
         if lines := told(job["bin"], *asked).strip().splitlines():
             state, exit_, node = lines[-1].split("|")
             return {"state": state.split()[0], "exit": exit_, "node": node, "over": True}
-    return {"state": job["state"] if job["state"] not in _THERE else "FORGOTTEN", "over": True}
+    except Refusal as refusal:
+        if refusal.code == "slurm-silent":
+            raise
+    return {"state": job["state"] if _ENDED(job["state"]) else "FORGOTTEN", "over": True}
 
 
 def _place(folder: str, job: str, partition: str) -> "dict[str, Any]":
@@ -168,15 +172,11 @@ def _place(folder: str, job: str, partition: str) -> "dict[str, Any]":
     return {}
 
 
-def _time(text: str) -> "float | None":
-    return float(text) if text.isdigit() and int(text) else None
-
-
 def _memory(run: Any) -> bool:
     """Without task/cgroup Slurm calls it FAILED 0:9; what tells is a line of its own in the job's output."""
     try:
         with open(os.path.join(run.path, "job.log"), encoding="utf-8", errors="replace") as file:
-            return bool(_MEMORY.search(file.read()[-65536:]))
+            return bool(_MEMORY(file.read()[-65536:]))
     except OSError:
         return False
 
@@ -207,8 +207,7 @@ def end(run: Any) -> "dict[str, Any]":
     if job.get("trouble"):
         raise Refusal("slurm-silent", job["trouble"])
     if not job.get("over"):
-        with contextlib.suppress(FileNotFoundError):
-            told(job["bin"], "scancel", str(job["id"]))
+        told(job["bin"], "scancel", str(job["id"]))
         until(lambda: bool(_again(run).get("over")), END_S, 0.5)
     return look(run)
 

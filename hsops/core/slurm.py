@@ -111,7 +111,6 @@ _CAUSES = {
     "BOOT_FAIL": "had a node that did not boot (BOOT_FAIL)",
     "CANCELLED": "was cancelled (CANCELLED)",
     "NOT_SUBMITTED": "was never taken by Slurm: sbatch was cut off",
-    "FORGOTTEN": "is not known to Slurm any more, and there is no accounting to ask (sacct)",
 }
 _FIXES = {
     "TIMEOUT": "raise servers.<name>.slurm.time, then hsops launch: the same extract again continues",

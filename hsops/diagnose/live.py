@@ -44,7 +44,10 @@ def probe(
     if run:
         asked |= {"run": run.id, "port": run.port, "log": run.log, "tp": run.tp, "dumps": run.dump_dir or dumps}
         asked |= {"pid": run.pid, "server": run.server, "since": run.started}
-    agent = agent.at(run) if run else agent
+    where = agent.at(run) if run else agent
+    if run and run.job and where is agent:  # what had this pid and this port was on another host
+        asked |= {"pid": None, "port": None}
+    agent = where
     found = agent.call("probe", deadline=_DEADLINE, **asked)
     if not _too_short(found):
         return found

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from hsops.core.command import Command
 from hsops.core.deadline import Deadline
-from hsops.core.errors import DeadlineError, HsopsError, UnhealthyError
+from hsops.core.errors import DeadlineError, HsopsError, UnhealthyError, UnreachableError
 from hsops.core.events import Emit, Event
 from hsops.core.inventory import ServerSpec
 from hsops.core.runs import Run
@@ -67,8 +67,8 @@ def check(agent: Agent, server: ServerSpec, usual_s: float | None) -> None:
     judge(server, host, done.stdout.decode(errors="replace"), usual_s)
 
 
-def _silent(server: ServerSpec, host: str, said: str) -> HsopsError:
-    return HsopsError(
+def _silent(server: ServerSpec, host: str, said: str) -> UnreachableError:
+    return UnreachableError(
         f"Slurm's controller does not answer: {said}",
         host=host,
         why="nothing can be submitted or cancelled without it; jobs that run go on",

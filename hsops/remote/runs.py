@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # it brings the log's expressions, which only a launch needs
     from hsops.core.baseline import Baseline
 
 
+RANK_S = 3.0  # after a rank has ended, whose server lives: Slurm ends ranks one by one
 ENDING_S = 90.0  # of a job: Slurm's KillWait is 30 s, and an epilog may follow
 GPU_S = 20.0
 """For a driver to give memory back; tens of GiB take it a second or two."""
@@ -73,12 +74,14 @@ def find_run(agent: Agent, run: Run) -> Run | None:
 
 def settled(agent: Agent, run: Run) -> Run:
     """The run of a job that is ending, once Slurm has decided whether that was its end or it is started again."""
-    until = time.monotonic() + ENDING_S
+    began = time.monotonic()
     while True:
         run = find_run(agent, run) or run
-        if run.job is None or run.job.over or run.pending or time.monotonic() > until:
+        if run.job is None or run.job.over or run.pending:
             return run
-        if run.phase == "running" and not run.dead and run.job.state == "RUNNING":  # it is another start already
+        lives = run.phase == "running" and run.exit is None and run.job.state == "RUNNING"
+        patience = 0.0 if lives and not run.dead else RANK_S if lives else ENDING_S
+        if time.monotonic() - began >= patience:
             return run
         time.sleep(0.5)
 
