@@ -26,7 +26,6 @@ _WAITS = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT")
 _ENDED = re.compile("COMPLETED|CANCELLED|FAILED|TIMEOUT|NODE_FAIL|PREEMPTED|OUT_OF_MEMORY|DEADLINE|BOOT_FAIL").match
 _FIELD = re.compile(r"(?:^|\s)(\w+)=(\S*)")
 _SILENT = re.compile(r"Unable to contact|Connection refused|timed out").search
-_MEMORY = re.compile(r"(?i)exceeded memory limit|oom.kill|out of memory").search
 _looked: "dict[str, tuple[float, dict[str, Any]]]" = {}  # by run: one verb asks several times
 
 
@@ -115,7 +114,7 @@ def look(run: Any) -> "dict[str, Any]":
     try:
         fresh = {**job, **_ask(job, run)}
         if fresh.get("over"):
-            fresh["memory"] = _memory(run)
+            fresh["said"] = _said(run)
         kept = {name: value for name, value in fresh.items() if name not in ("place", "of")}
         if kept != job:
             with contextlib.suppress(OSError):
@@ -172,13 +171,13 @@ def _place(folder: str, job: str, partition: str) -> "dict[str, Any]":
     return {}
 
 
-def _memory(run: Any) -> bool:
-    """Without task/cgroup Slurm calls it FAILED 0:9; what tells is a line of its own in the job's output."""
+def _said(run: Any) -> str:
+    """The end of the job's own output: what Slurm's daemons had to say, and whoever was before the server."""
     try:
         with open(os.path.join(run.path, "job.log"), encoding="utf-8", errors="replace") as file:
-            return bool(_MEMORY(file.read()[-65536:]))
+            return file.read()[-1500:]
     except OSError:
-        return False
+        return ""
 
 
 def state(run: Any, record: "dict[str, Any]") -> "dict[str, Any]":

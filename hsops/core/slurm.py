@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 _TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?\Z")
+_MEMORY = re.compile(r"exceeded .{0,20}memory limit|oom.kill|out of memory", re.IGNORECASE)
 _HELD = ("JobHeldUser", "JobHeldAdmin")
 # pending for these it waits for ever, until somebody changes something (squeue(1), JOB REASON CODES)
 _NEVER = (
@@ -31,7 +32,7 @@ class Job:
         limit: its time limit, as Slurm prints it.
         restarts: how often it was requeued.
         over: it has ended for good.
-        memory: its output says that it took more memory than it may.
+        said: the end of its own output, once it is over: Slurm's words, not the server's.
         place, of: in the queue of its partition, from 1; 0 when it does not wait, or nobody knows.
         starts: when Slurm means to start it, seconds since the epoch; None when it does not say.
         trouble: why Slurm could not be asked now; then the rest is as it was last.
@@ -47,12 +48,22 @@ class Job:
     limit: str = ""
     restarts: int = 0
     over: bool = False
-    memory: bool = False
+    said: str = ""
     place: int = 0
     of: int = 0
     starts: float | None = None
     trouble: str = ""
     bin: str = ""
+
+    @property
+    def memory(self) -> bool:
+        """It took more memory than it may. Without task/cgroup that is FAILED 0:9, and a line of slurmstepd's."""
+        return self.state == "OUT_OF_MEMORY" or (self.state == "FAILED" and bool(_MEMORY.search(self.said)))
+
+    @property
+    def last_words(self) -> str:
+        """The last line of its own output."""
+        return next((line.strip() for line in reversed(self.said.splitlines()) if line.strip()), "")[:300]
 
     @property
     def held(self) -> bool:
@@ -67,7 +78,7 @@ class Job:
     @property
     def cause(self) -> str:
         """Why Slurm ended it, in a sentence; empty when it did not, or when the server ended by itself."""
-        if self.memory or self.state == "OUT_OF_MEMORY":
+        if self.memory:
             return f"job {self.id} took more memory than it may ({self.state}, exit {self.exit or '?'})"
         told = _CAUSES.get(self.state, "")
         return f"job {self.id} {told.format(limit=self.limit or '?', node=self.node or '?')}" if told else ""
@@ -79,7 +90,7 @@ class Job:
             return f"scontrol release {self.id}, by whoever may; or hsops stop"
         if self.hopeless:
             return "correct servers.<name>.slurm in inventory.yaml; hsops stop; hsops launch"
-        if self.memory or self.state == "OUT_OF_MEMORY":
+        if self.memory:
             return "raise servers.<name>.slurm.mem, then hsops launch"
         return _FIXES.get(self.state, "")
 

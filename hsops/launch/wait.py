@@ -276,6 +276,8 @@ def _died(run: Run, died: Died, host: str) -> UnhealthyError:
         message, why = gone, f"the others then said: {cause.said[:300]} ({place})"
     else:
         message, why = gone, f"the log ends with: {last[1]}" if last[1] else "the log is empty"
+    if run.job and run.job.last_words and not last[1]:
+        why = f"the log is empty; the job's own output ends with: {run.job.last_words}"
     if refused := _not_again(run):
         why = f"{why}; not started again: {refused}"
     fix = f"hsops logs {run.id}; hsops diagnose" + ("; hsops stop" if run.alive else "")

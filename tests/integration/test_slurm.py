@@ -283,3 +283,31 @@ def test_the_commands_work_on_a_job(slurm: Cluster, tmp_path: Path) -> None:
     assert stopped.returncode == 0 and "Slurm ended all that it had started there" in stopped.stdout
     assert "stopped" in after.stdout and "orphan" not in after.stdout
     assert subprocess.run([slurm.bin / "squeue", "-h"], env=ENV, capture_output=True, check=True).stdout == b""
+
+
+def test_what_a_node_lacks_is_told(login: Agent, slurm: Cluster, tmp_path: Path) -> None:
+    """A dump folder that is another one there, as /dev/shm is: refused where it shows, with the reason in the log."""
+    if not slurm.apart:
+        pytest.skip("only root can have nodes with a /dev/shm of their own")
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as dumps:
+        run = serving(login, spec(slurm), Path(dumps) / "d")
+        with pytest.raises(UnhealthyError) as ended:
+            healthy(login, run)
+
+    assert f"the login node sees another {dumps}/d" in ended.value.why
+
+
+def test_a_job_that_fails_before_its_server_is_told_by_its_own_output(
+    login: Agent, slurm: Cluster, tmp_path: Path
+) -> None:
+    """Python is not there on the compute node, for one: no supervisor has written anything."""
+    server = spec(slurm)
+    asked = job.request(server)
+    assert asked
+    asked["script"] = "#!/bin/sh\nexec srun --mpi=none /nowhere/python\n"
+    run = start(login, "{port}", victim="serving.py", tp=1, slurm=asked)
+
+    with pytest.raises(UnhealthyError) as ended:
+        healthy(login, run)
+
+    assert "the job's own output ends with: " in ended.value.why and "/nowhere/python" in found(login, run).job.said  # type: ignore[union-attr]

@@ -54,7 +54,7 @@ def test_a_limit_without_an_end_and_none_at_all() -> None:
         ({"state": "RUNNING", "node": "n3"}, "job 7 RUNNING on n3", ""),
         ({"state": "TIMEOUT", "over": True, "node": "n3", "limit": "00:01:00", "exit": "0:0"},
          "job 7 TIMEOUT on n3, exit 0:0", "job 7 reached its time limit of 00:01:00 (TIMEOUT)"),
-        ({"state": "FAILED", "over": True, "exit": "0:9", "memory": True},
+        ({"state": "FAILED", "over": True, "exit": "0:9", "said": "slurmstepd: error: Exceeded job memory limit"},
          "job 7 FAILED, exit 0:9", "job 7 took more memory than it may (FAILED, exit 0:9)"),
         ({"state": "OUT_OF_MEMORY", "over": True, "exit": "0:125"},
          "job 7 OUT_OF_MEMORY, exit 0:125", "job 7 took more memory than it may (OUT_OF_MEMORY, exit 0:125)"),
@@ -182,3 +182,26 @@ def test_only_a_job_that_slurm_does_not_know_is_over(
 
     assert (found["phase"], found["job"]["state"]) == (phase, state)
     assert trouble in found["job"].get("trouble", "")
+
+
+@pytest.mark.parametrize(
+    "sacct,state,over,trouble",
+    [
+        ("echo 'CANCELLED by 0|0:15|node3'", "CANCELLED", True, ""),
+        ("echo 'Slurm accounting storage is disabled' >&2; exit 1", "FORGOTTEN", True, ""),
+        ("echo 'sacct: error: Connection refused' >&2; exit 1", "RUNNING", None, "sacct: Connection refused"),
+    ],
+)
+def test_the_accounting_is_asked_for_what_the_controller_forgot(
+    tmp_path: Path, sacct: str, state: str, over: bool | None, trouble: str
+) -> None:
+    """Where there is none, the end that the supervisor wrote is all; one that is silent is asked again later."""
+    for name, text in {"scontrol": "echo 'Invalid job id specified' >&2; exit 1", "sacct": sacct}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    run = RunDir(str(tmp_path))
+    run.write("job.json", {"id": "7", "bin": str(tmp_path), "name": "x", "state": "RUNNING", "restarts": 0})
+
+    found = agent_slurm.look(run)
+
+    assert (found["state"], found.get("over"), found.get("trouble", "")) == (state, over, trouble)
