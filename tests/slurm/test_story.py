@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,10 +30,10 @@ Site = Callable[..., Cli]
 def site(lab: Lab, slurm: Cluster, tmp_path: Path) -> Iterator[Site]:
     """A function that gives hsops on the lab as a login node: servers ``tiny`` and ``two``, each a job."""
     made: list[Cli] = []
+    dumps = Path(tempfile.mkdtemp(prefix="dumps-", dir=lab.layout.home))  # not below /dev/shm: nodes have their own
 
     def site(**more: Any) -> Cli:
         content = yaml.safe_load(lab.inventory.read_text())
-        dumps = lab.layout.home / f"dumps-{tmp_path.name}"
         content["hosts"]["lab"].update(dumps=str(dumps), state_dir=str(tmp_path / "state"))
         tiny = content["servers"]["tiny"]
         env = {**tiny["env"], "SGLANG_CPU_OMP_THREADS_BIND": "0"}
@@ -50,6 +52,7 @@ def site(lab: Lab, slurm: Cluster, tmp_path: Path) -> Iterator[Site]:
         for name in ("tiny", "two"):
             cli("stop", name)
         cli("--yes", "deploy", "--revert")
+    shutil.rmtree(dumps)
 
 
 def test_two_replicas_and_one_that_is_cancelled(site: Site, slurm: Cluster, tmp_path: Path) -> None:

@@ -13,8 +13,10 @@ from hsops.core.errors import ConfigError
 from hsops.core.inventory import ServerSpec, SlurmSpec
 from hsops.core.inventory_file import load
 from hsops.core.slurm import Job, parse_job, seconds_of
+from hsops.diagnose import judge
 from hsops.launch import job
 from hsops.remote.job import step
+from tests import diagnose_cases
 
 INVENTORY = """\
 hosts:
@@ -205,3 +207,25 @@ def test_the_accounting_is_asked_for_what_the_controller_forgot(
     found = agent_slurm.look(run)
 
     assert (found["state"], found.get("over"), found.get("trouble", "")) == (state, over, trouble)
+
+
+def verdict(phase: str, **told: Any) -> tuple[str, str, str]:
+    """What diagnose says of a run whose job is as ``told``."""
+    run = {"phase": phase, "exit": TERMINATED if phase == "exited" else None, "job": {"id": "7", **told}}
+    found = judge(diagnose_cases.evidence({"tp": 1, "upto": "weights", "live": {"processes": []}, "run": run}))
+    return found.name, found.summary, found.remedy
+
+
+TERMINATED = {"code": None, "signal": "SIGTERM", "oom": False, "time": 999990.0}
+
+
+def test_what_slurm_did_comes_before_what_a_signal_tells() -> None:
+    """SIGTERM may be a time limit; a server that failed by itself is judged as on any host; a wait is no hang."""
+    limit = verdict("exited", state="TIMEOUT", over=True, limit="01:00:00")
+    own = verdict("exited", state="FAILED", over=True, exit="1:0")
+    waits = verdict("pending", state="PENDING", reason="Priority", place=3, of=4, partition="gpu")
+
+    assert limit[0] == "job-ended-by-scheduler" and "reached its time limit of 01:00:00" in limit[1]
+    assert "raise servers." in limit[2] and "<name>" not in limit[2]
+    assert own[0] == "launcher-killed"
+    assert waits[0] == "queued" and "job 7 PENDING (Priority), number 3 of 4 waiting in gpu" in waits[1]
