@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import Any
 
+from hsops.core.command import quote
 from hsops.core.errors import HsopsError
 from hsops.core.inventory import ServerSpec, SlurmSpec
 from hsops.core.slurm import seconds_of
@@ -23,7 +23,7 @@ def request(server: ServerSpec) -> dict[str, Any] | None:
 
 def script(spec: SlurmSpec) -> str:
     """The batch script: the run's supervisor as one task of one step. It needs no input but that it has one."""
-    path = f"PATH={shlex.quote(spec.bin)}:$PATH\n" if spec.bin else ""
+    path = f"PATH={quote(spec.bin)}:$PATH\n" if spec.bin else ""
     step = f"exec srun --nodes=1 --ntasks=1 --mpi=none --kill-on-bad-exit=0 {_CPUS} {{command}}"
     return f'#!/bin/sh\n{path}{step} <<\'END\'\n{{"protocol": 1, "params": {{}}}}\nEND\n'
 
@@ -55,7 +55,7 @@ def judge(server: ServerSpec, host: str, partitions: str, usual_s: float | None)
             fix=f"correct servers.{server.name}.slurm.partition",
         )
     usual, longest = known.get(wanted, ("", ""))
-    limit = _limit(spec.time) or _limit(usual) or _limit(longest)
+    limit = _limit(spec.time) if spec.time else _limit(usual) or _limit(longest)
     if limit is not None and usual_s is not None and limit < usual_s:
         said = "slurm.time" if spec.time else f"the limit of partition {wanted}"
         raise HsopsError(
@@ -68,6 +68,6 @@ def judge(server: ServerSpec, host: str, partitions: str, usual_s: float | None)
 
 def _limit(text: str | None) -> float | None:
     try:
-        return seconds_of(text) if text else None
+        return (seconds_of(text) or None) if text else None  # 0 is no end either
     except ValueError:
         return None

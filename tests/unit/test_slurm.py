@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from hsops.agent import slurm as agent_slurm
 from hsops.agent.rundir import RunDir
-from hsops.core.errors import ConfigError
+from hsops.core.errors import ConfigError, HsopsError
 from hsops.core.inventory import ServerSpec, SlurmSpec
 from hsops.core.inventory_file import load
 from hsops.core.slurm import Job, parse_job, seconds_of
@@ -229,3 +230,28 @@ def test_what_slurm_did_comes_before_what_a_signal_tells() -> None:
     assert "raise servers." in limit[2] and "<name>" not in limit[2]
     assert own[0] == "launcher-killed"
     assert waits[0] == "queued" and "job 7 PENDING (Priority), number 3 of 4 waiting in gpu" in waits[1]
+
+
+PARTITIONS = "gpu*|infinite|infinite\nshort|n/a|5:00\nnight|8:00:00|12:00:00\n"
+
+
+@pytest.mark.parametrize(
+    "asked,refused",
+    [
+        ({}, False),
+        ({"partition": "short"}, True),
+        ({"partition": "short", "time": "UNLIMITED"}, False),  # Slurm will say what it thinks of that
+        ({"partition": "short", "time": "0"}, False),
+        ({"partition": "night"}, False),
+        ({"partition": "gpu,night", "time": "9:59"}, True),
+        ({"time": "10:00"}, False),
+    ],
+)
+def test_less_time_than_a_launch_takes_is_refused(asked: dict[str, str], refused: bool) -> None:
+    """Good runs took ten minutes to be healthy: a limit of the inventory counts before one of the partition."""
+    given: dict[str, Any] = {"name": "s", "host": "h", "model": "m", "executor": "slurm", "slurm": asked}
+    server = ServerSpec.model_validate(given)
+
+    with pytest.raises(HsopsError, match="good runs of s took 600 s") if refused else nullcontext():
+        job.judge(server, "h", PARTITIONS, 600.0)
+    job.judge(server, "h", PARTITIONS, None)
