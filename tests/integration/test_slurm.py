@@ -28,6 +28,7 @@ from hsops.remote import runs
 from hsops.remote.agent import Agent
 from hsops.remote.connect import connect
 from hsops.remote.dumps import list_samples
+from hsops.remote.log import read_log
 from tests.hosts import Server
 from tests.practice_host import ENV, practice_host
 from tests.running import VICTIMS, start, wait_for
@@ -226,14 +227,18 @@ def test_what_sbatch_refuses_leaves_nothing(login: Agent, slurm: Cluster, tmp_pa
 
 
 def test_a_held_job_is_not_waited_for(login: Agent, slurm: Cluster, tmp_path: Path) -> None:
-    """Nobody but a person starts it: the wait ends, and says who may."""
+    """Nobody but a person starts it: the wait ends, and says who may. It can be stopped, and was never anywhere."""
     run = serving(login, spec(slurm, options=["--hold"]), tmp_path / "dumps")
 
     with pytest.raises(UnhealthyError) as held:
         healthy(login, run)
+    before = list(read_log(login, run.id))
+    stopped = runs.stop_run(login, run.id)
 
     assert run.job and held.value.message == f"victim is not started: job {run.job.id} PENDING (JobHeldUser)"
     assert held.value.why == "somebody holds it" and f"scontrol release {run.job.id}" in held.value.fix
+    assert (stopped.run.phase, stopped.ended, stopped.left, before) == ("stopped", (), (), [])
+    assert stopped.run.job and (stopped.run.job.state, stopped.run.job.node) == ("CANCELLED", "")
 
 
 def test_a_controller_that_is_silent_kills_nothing(login: Agent, slurm: Cluster, tmp_path: Path) -> None:
