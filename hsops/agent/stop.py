@@ -41,7 +41,7 @@ def _of_server(params: "dict[str, Any]") -> "list[RunDir]":
     runs = [run for run in all_runs(runs_folder(params)) if run.read("spec.json").get("server") == params["server"]]
     for run in runs:  # with force a launch may be under way beside this, which has no state yet
         age = time.time() - run.read("spec.json").get("created", 0.0)
-        if 0 <= age < STARTING_S:
+        if 0 <= age < STARTING_S and not run.read("job.json"):
             until(lambda run=run: bool(run.read("state.json")), STARTING_S - age)  # type: ignore[misc]
     snapshot = procs.Snapshot()
     return [run for run in runs if run.running() or _job(run) or run.processes(run.read("state.json"), snapshot)]
