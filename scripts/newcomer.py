@@ -1,4 +1,4 @@
-"""What a stranger does in the first hour, word for word: ``make newcomer``, and cheaply in ``make test``.
+"""What a stranger does in the first hour, word for word: ``make newcomer``, and README alone in ``make test``.
 
 From a clone of this repository and an empty HOME it types the blocks of README.md and docs/tutorial/lab.md that are
 marked ``<!-- run: lab -->``, in their order, and looks whether what the pages claim is so. With ``--full`` it begins
@@ -86,6 +86,7 @@ def main() -> int:
     """Follow the pages; 1 and the claim when one does not hold."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--full", action="store_true", help="begin with make demo, as README does")
+    parser.add_argument("--readme", action="store_true", help="README alone, without the tutorial")
     parser.add_argument("--cold", action="store_true", help="share no cache and no settings of pip")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="hsops-newcomer-") as name:
@@ -93,7 +94,9 @@ def main() -> int:
         try:
             if options.full:
                 stranger.block(_first(stranger.clone, "make demo"), stranger.clone)
-            follow(stranger)
+            readme(stranger)
+            if not options.readme:
+                tutorial(stranger)
         except WrongError as wrong:
             say(f"NOT AS THE PAGE SAYS: {wrong}")
             return 1
@@ -124,9 +127,8 @@ def arrive(base: Path, *, cold: bool) -> Stranger:
     return Stranger(clone, home, env)
 
 
-def follow(stranger: Stranger) -> None:
-    """README, then the tutorial."""
-    readme(stranger)
+def tutorial(stranger: Stranger) -> None:
+    """The blocks of the tutorial, on a lab of its own, up to the hang and its evidence."""
     say("\n--- docs/tutorial/lab.md")
     folder = stranger.home / "tutorial"
     folder.mkdir()

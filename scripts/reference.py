@@ -83,6 +83,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "commands.md": commands,
     "inventory.md": schemas.inventory,
     "playbook.md": schemas.playbook,
+    "errors.md": schemas.error_types,
     "events.md": schemas.events,
     "../../README.md": figures.readme,
 }

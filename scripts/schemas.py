@@ -13,6 +13,7 @@ import typer
 
 import hsops
 from hsops.cli.app import app
+from hsops.core import errors
 from hsops.core.events import Event, Picture, kebab
 from hsops.core.inventory import Inventory
 from hsops.playbook.model import STEPS, Playbook
@@ -57,6 +58,17 @@ Made from the code by `make docs`. While a command works it writes these, one JS
 """
 
 
+ERRORS = """\
+# Types of errors
+
+`errors[].type` of the JSON [envelope](exit-codes.md#-json), made from the code by `make docs`. The exit code follows
+from the type; a program decides by either, never by the words of `message`.
+
+| type | exit code | |
+|---|---|---|
+"""
+
+
 def inventory() -> str:
     """docs/reference/inventory.md: every model below ``Inventory``, in the order in which they are met."""
     schema = Inventory.model_json_schema()
@@ -66,6 +78,13 @@ def inventory() -> str:
         definition = schema["$defs"][name]
         lines += ["", f"## {_title(name)}", "", _plain(definition.get("description", "")), "", *_table(definition)]
     return "\n".join(lines) + "\n"
+
+
+def error_types() -> str:
+    """docs/reference/errors.md: the tree of ``hsops.core.errors``, flat."""
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.HsopsError)]
+    rows = sorted((kind.exit_code, kind.__name__, _plain((kind.__doc__ or "").split("\n")[0])) for kind in kinds)
+    return ERRORS + "".join(f"| `{name}` | {code} | {said.replace('|', '/')} |\n" for code, name, said in rows)
 
 
 def playbook() -> str:

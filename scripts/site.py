@@ -42,6 +42,7 @@ NAV: dict[str, list[str]] = {
         "docs/reference/inventory.md",
         "docs/reference/playbook.md",
         "docs/reference/exit-codes.md",
+        "docs/reference/errors.md",
         "docs/reference/events.md",
         "docs/reference/python.md",
         "docs/reference/verdicts.md",
