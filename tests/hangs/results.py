@@ -91,10 +91,14 @@ def _quiet(found: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     for kind, looks in (("at the healthy server", found.get("quiet", {}).get("looks", ())), ("at a hang", hung)):
         if took := sorted(one["took_s"] for one in looks):
             yield (
-                f"With nothing beside the server (`make hangs SESSIONS=quiet`), {len(took)} looks {kind} took "
+                f"With nothing beside the server (`make hangs SESSIONS=quiet`), {_looks(len(took))} {kind} took "
                 f"{took[len(took) // 2]:.1f} s in the median, {took[-1]:.1f} s at most, at load "
                 f"{max(one['load'] for one in looks):.0f}."
             )
+
+
+def _looks(count: int) -> str:
+    return "one look" if count == 1 else f"{count} looks"
 
 
 def _hangs(found: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
