@@ -10,6 +10,7 @@ from functools import cached_property
 from hsops.core.baseline import Baseline
 from hsops.core.milestones import LogSummary
 from hsops.core.runs import Exit, Run
+from hsops.diagnose.gpus import Gpu, GpuApp, used
 from hsops.diagnose.processes import Process
 from hsops.diagnose.ras import Ras
 from hsops.diagnose.stacks import Merged, merge
@@ -72,48 +73,6 @@ class Port:
     health: Answer | None
     model_info: Answer | None
     clients: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Gpu:
-    """One GPU: percent, MiB, W, MHz, compute capability such as 12.0. None or "" where nvidia-smi does not say."""
-
-    index: int
-    util: float | None
-    memory: float | None
-    power: float | None
-    power_limit: float | None
-    name: str = ""
-    compute_cap: float | None = None
-    clock: float | None = None
-    driver: str = ""
-    memory_total: float | None = None
-
-    @property
-    def major(self) -> int:
-        """Of the compute capability; 0 when unknown."""
-        return int(self.compute_cap or 0)
-
-    @property
-    def spins(self) -> bool:
-        """All its time in a kernel at the power of idling: it waits for a peer (a loop of loads, no arithmetic)."""
-        if self.util is None or self.power is None or not self.power_limit:
-            return False
-        return self.util >= 95 and self.power < 0.4 * self.power_limit
-
-
-@dataclass(frozen=True, slots=True)
-class GpuApp:
-    """A process that holds GPU memory, as the driver tells: MiB, and the GPU's index; None where it does not say.
-
-    ``orphan``: one of SGLang's that has no launcher any more; a rank of a server that lives is none.
-    """
-
-    pid: int
-    memory: float | None
-    name: str
-    gpu: int | None = None
-    orphan: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,23 +233,10 @@ class Evidence:
 
     @cached_property
     def used_gpus(self) -> tuple[int, ...]:
-        """Indices of the GPUs that this server uses, as its arguments and CUDA_VISIBLE_DEVICES tell.
-
-        CUDA may count otherwise than nvidia-smi, whose indices these are, where GPUs differ (CUDA_DEVICE_ORDER).
-        """
+        """Indices of the GPUs that this server uses, as its arguments and CUDA_VISIBLE_DEVICES tell."""
         args = self.log.summary.args if self.log else {}
-        first, step, stages, copies = (
-            int(value) if (value := args.get(name, "")).isdigit() else default
-            for name, default in (("base_gpu_id", 0), ("gpu_id_step", 1), ("pp_size", 1), ("dp_size", 1))
-        )
-        if args.get("enable_dp_attention") == "True":
-            copies = 1  # among the tp ranks
-        wanted = [first + step * i for i in range(self.tp * stages * copies)]
-        shown = [word.strip() for word in (self.visible or "").split(",")]
-        if all(word.isdigit() for word in shown):  # not by the GPUs' own names
-            wanted = [int(shown[i]) for i in wanted if i < len(shown)]
         there = {gpu.index for gpu in self.gpus}
-        return tuple(i for i in wanted if i in there or not there)
+        return tuple(i for i in used(args, self.tp, self.visible or "") if i in there or not there)
 
     @cached_property
     def own_gpus(self) -> tuple[Gpu, ...]:

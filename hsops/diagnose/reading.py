@@ -9,7 +9,8 @@ from hsops.core.baseline import Baseline, parse_baseline
 from hsops.core.launched import launched
 from hsops.core.runs import Run
 from hsops.diagnose import ras
-from hsops.diagnose.evidence import Answer, Blind, Evidence, Gpu, GpuApp, Log, Port
+from hsops.diagnose.evidence import Answer, Blind, Evidence, Log, Port
+from hsops.diagnose.gpus import Gpu, GpuApp
 from hsops.diagnose.log_text import read_log
 from hsops.diagnose.processes import Activity, Process, Trace
 from hsops.diagnose.stacks import Frame, Stack

@@ -8,7 +8,8 @@ from dataclasses import replace
 from statistics import median
 
 from hsops.diagnose import cite
-from hsops.diagnose.evidence import Evidence, GpuApp
+from hsops.diagnose.evidence import Evidence
+from hsops.diagnose.gpus import GpuApp
 from hsops.diagnose.processes import Process
 from hsops.diagnose.rules_ended import rank_died
 from hsops.diagnose.rules_log import named_cause
