@@ -247,6 +247,7 @@ def _sample(short: dict[str, Any], state: str) -> dict[str, Any]:
             "user": cpu,
             "calls": {"running": running, "202": 20 - running},
             "wchan": short.get("wchan", "0" if running == 20 else "futex_do_wait"),
+            "at": short.get("at", ["", ""]),
         },
     }
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from hsops.diagnose import cite
 from hsops.diagnose.evidence import Evidence
-from hsops.diagnose.stages import SLOW_LOAD_S, patience, shards_s, starting_up, weights_in
+from hsops.diagnose.stages import SLOW_LOAD_S, load_patience, patience, shards_s, starting_up, weights_in
 from hsops.diagnose.verdict import Verdict
 
 GRAPHS_S = 1400.0  # CUDA graph capture took up to 1,334 s in launches that succeeded
@@ -94,7 +94,28 @@ def loading(ev: Evidence) -> Verdict | None:
         return Verdict(
             "loading", "high" if readers else "medium", _loading_words(ev), cite.everything(ev), remedy="wait"
         )
-    return None
+    return _pause(ev)
+
+
+def _pause(ev: Evidence) -> Verdict | None:
+    """Nothing moves, longer than good runs took, and not yet long enough for a hang: a loader may sleep between reads.
+
+    Where a watch asks, which saw more than one look can, its own patience counts.
+    """
+    left = load_patience(ev) - ev.silent_s
+    if ev.unmoved_s or left <= 0 or any(p.busy for p in ev.ranks.values()):
+        return None
+    if ev.allowed_s and left <= 2 * patience(ev) - ev.silent_s:
+        return None
+    return Verdict(
+        "loading",
+        "low",
+        f"{_loading_words(ev)}; nothing has moved for {cite.clock(ev.silent_s)}, which is long",
+        cite.everything(ev),
+        remedy="wait",
+        next_probe=f"hsops diagnose in {max(1.0, left):.0f} s: does it read by then?",
+        alternatives=("rank-straggler-load", "hang-in-weight-loading"),
+    )
 
 
 def repacking(ev: Evidence) -> Verdict | None:

@@ -8,7 +8,7 @@ from hsops.diagnose import cite
 from hsops.diagnose.evidence import Evidence
 from hsops.diagnose.rules_serving import collective_mismatch
 from hsops.diagnose.stacks import waits_for_peers
-from hsops.diagnose.stages import patience, starting_up, weights_in
+from hsops.diagnose.stages import load_patience, patience, starting_up, weights_in
 from hsops.diagnose.verdict import Finding, Verdict
 
 _P2P_OFF = re.compile(r"NCCL_P2P_DISABLE set by environment to 1")  # NCCL_DEBUG=INFO says so
@@ -110,7 +110,7 @@ def load_hang(ev: Evidence) -> Verdict | None:
     """Within the weights, nothing moves for long. A busy rank may repack them, unless a watch knows better."""
     if not starting_up(ev) or not ev.log or ev.log.summary.stage != "weights":
         return None
-    if ev.silent_s < 2 * patience(ev) and not ev.unmoved_s:
+    if ev.silent_s < load_patience(ev) and not ev.unmoved_s:
         return None
     if not ev.ranks or not all(p.still and (ev.unmoved_s or not p.busy) for p in ev.ranks.values()):
         return None
@@ -119,7 +119,8 @@ def load_hang(ev: Evidence) -> Verdict | None:
     return Verdict(
         "rank-straggler-load" if some else "hang-in-weight-loading",
         "medium",
-        f"no line, byte or page fault for {cite.clock(ev.silent_s)} while {_names(behind)} load weights{_spinning(ev)}",
+        f"no line for {cite.clock(ev.silent_s)}, and no byte or page fault while this looked: {_names(behind)} "
+        f"load{'s' if len(behind) == 1 else ''} weights{_spinning(ev)}",
         cite.everything(ev),
         rank=behind[0] if len(behind) == 1 else None,
         remedy="look at the disk or mount that holds the model: dmesg, ls, dd",

@@ -9,6 +9,8 @@ from hsops.diagnose.evidence import Evidence
 
 FLOOR_S = 20.0  # no silence shorter than this is a hang, however fast good runs are
 UNKNOWN_FLOOR_S = 60.0  # the same without good runs to compare with
+ASLEEP_FLOOR_S = 300.0  # what launch gives a step for which no good run vouches
+_TIMERS = ("nanosleep", "clock_nanosleep")
 SLOW_LOAD_S = 600.0  # weights that take longer come in slowly: from a local disk hundreds of GB take minutes
 _SHARDS = re.compile(r"shards:[^\n]*?\[(?:(\d+):)?(\d+):(\d+)<")
 _ALLOWED = 0.8  # of what a watch allows: it counts from other signs too, and a log's own clock has whole seconds
@@ -30,6 +32,15 @@ def _usual(ev: Evidence) -> float:
     if usual is None and upcoming:  # the last milestone is one that no good run had
         usual = ev.baseline.step_s(upcoming.id)
     return UNKNOWN_FLOOR_S if usual is None else max(FLOOR_S, 2 * usual)
+
+
+def load_patience(ev: Evidence) -> float:
+    """Seconds of silence after which a load in which nothing moves is stuck: twice ``patience``.
+
+    A rank that sleeps on a timer wakes by itself and may read then, which a look of a second does not see.
+    """
+    asleep = any(p.activity and p.activity.call in _TIMERS for p in ev.ranks.values())
+    return max(ASLEEP_FLOOR_S, 2 * _usual(ev)) if asleep else 2 * patience(ev)
 
 
 def starting_up(ev: Evidence) -> bool:
