@@ -153,7 +153,7 @@ def _stop(
     except UnreachableError as error:
         raise goes_on(error) from None
     except AgentError as error:
-        raise on_full_disk(error) from None
+        raise _on_silent_slurm(on_full_disk(error)) from None
     words = found["beside"]["words"] if found["beside"] else ""
     return tuple(
         Stopped(
@@ -180,6 +180,13 @@ def on_full_disk(error: AgentError) -> AgentError:
     if error.code == "disk-full":
         error.why = "without the lock somebody may change the host meanwhile, and nothing would tell of the stop"
         error.fix = "make room on the host; or stop --force, which goes on without writing"
+    return error
+
+
+def _on_silent_slurm(error: AgentError) -> AgentError:
+    if error.code == "slurm-silent":
+        error.why = "the run is a job, and only Slurm can end that: nothing was cancelled, it goes on"
+        error.fix = "scontrol ping on the login node; when the controller answers: hsops stop again"
     return error
 
 

@@ -138,3 +138,22 @@ def test_a_submission_that_is_cut_off_is_found_again(login: Agent, slurm: Cluste
     assert silent.value.code == "slurm-silent"
     assert after.job and (after.phase, count) in (("running", 1), ("exited", 0))
     record("sbatch is cut off, the controller answers later", f"{after.job}; {count} job", time.monotonic() - began)
+
+
+def test_nothing_is_stopped_without_a_controller(login: Agent, slurm: Cluster, tmp_path: Path) -> None:
+    """Only Slurm can end a job: the run goes on, as stop says, and is ended when there is a controller again."""
+    began = time.monotonic()
+    run = healthy(login, serving(login, spec(slurm), tmp_path / "dumps"))
+    slurm.kill_controller()
+    with pytest.raises(AgentError) as gone:
+        runs.stop_run(login, run.id)
+    seen = found(login, run)
+    slurm.start_controller()
+    wait_for(lambda: not getattr(found(login, run).job, "trouble", ""), "the controller")
+
+    stopped = runs.stop_run(login, run.id)
+
+    assert gone.value.code == "slurm-silent" and "only Slurm can end that" in gone.value.why
+    assert seen.alive and seen.pid == run.pid
+    assert stopped.run.phase == "stopped" and stopped.run.job and stopped.run.job.over
+    record("`stop` while slurmctld is down, and again", f"refused; then {stopped.run.job}", time.monotonic() - began)
