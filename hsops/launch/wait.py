@@ -157,9 +157,9 @@ def _queued(agent: Agent, watch: Watch, pace: _Pace, now: Callable[[], float]) -
     before, began = pace.queued_s, now()
     for seen in wait_for_place(agent, run, pace.emit):
         run, pace.queued_s = seen, before + now() - began
+        if run.job:
+            watch.placed(run)
         yield None
-    if run.job:
-        watch.placed(run)
     pace.follow(run)
 
 
@@ -299,6 +299,11 @@ def _uncaught(cause: LogError, exit_: Exit | None) -> bool:
 
 
 def _too_late(watch: Watch, timeout: float, host: str) -> UnhealthyError:
+    if watch.run.pending:
+        message = f"{watch.run.server} has no place after {timeout:g} s: {watch.run.job}"
+        return UnhealthyError(
+            message, host=host, fix="hsops launch --wait-healthy goes on waiting; hsops stop cancels it"
+        )
     probe = watch.probe
     detail = f"; last probe {probe.path}: {probe.status or 'no connection'} {probe.detail}".rstrip() if probe else ""
     return UnhealthyError(

@@ -101,6 +101,8 @@ def test_a_job_waits_is_watched_and_stopped_like_any_run(login: Agent, slurm: Cl
     wait_for(lambda: slurm.ask("squeue", "-h", "-j", first, "-o", "%T") == "RUNNING", "the first job")
     submitted = serving(login, spec(slurm), tmp_path / "dumps")
     events: list[Event] = []
+    with pytest.raises(UnhealthyError) as late:
+        healthy(login, submitted, seconds=1.5)
 
     def emit(event: Event) -> None:
         events.append(event)
@@ -112,6 +114,7 @@ def test_a_job_waits_is_watched_and_stopped_like_any_run(login: Agent, slurm: Cl
     done = runs.stop_run(login, run.id)
     after = found(login, run)
 
+    assert late.value.message.startswith("victim has no place after 1.5 s: job ")
     assert submitted.pending and submitted.job and submitted.job.id
     waits = [event for event in events if isinstance(event, Queued) and event.reason == "Resources"]
     assert (waits[0].place, waits[0].of) == (1, 1) and "number 1 of 1 waiting in gpu" in waits[0].words
