@@ -246,8 +246,8 @@ class Evidence:
         """
         ours = {p.pid for p in self.processes}
         shared = {app.gpu for app in self.gpu_apps if app.pid not in ours}
-        used = self.used_gpus if self.visible is not None else ()
-        return tuple(gpu for gpu in self.gpus if gpu.index not in shared and (not used or gpu.index in used))
+        ours_only = self.used_gpus if self.visible is not None else ()
+        return tuple(gpu for gpu in self.gpus if gpu.index not in shared and (not ours_only or gpu.index in ours_only))
 
     @cached_property
     def own_oom(self) -> tuple[str, ...]:
