@@ -207,6 +207,8 @@ class Probe:
         for launcher in self._watched("launcher"):
             env = procs.environment(launcher["pid"])
             return env.get(_VISIBLE, "") if env else None
+        if not self.params.get("run"):
+            return None
         return (read_json(os.path.join(self._run_folder(), "spec.json")).get("env") or {}).get(_VISIBLE)
 
     def _dump(self, look: _Stacks, ranks: "list[dict[str, Any]]") -> bool:
@@ -265,9 +267,10 @@ class Probe:
 
     def _machine(self) -> "dict[str, Any]":
         dumps = self.params.get("dumps")
+        since = self.params.get("since") or min((p["started"] for p in self.processes), default=0.0)
         return {
             "memory": self._look("memory", probe_host.memory),
-            "kernel": self._look("kernel", lambda: probe_host.kernel_log(since=self.params.get("since", 0.0))),
+            "kernel": self._look("kernel", lambda: probe_host.kernel_log(since=since)),
             "dumps": self._look("dumps", lambda: probe_host.folder(dumps)) if dumps else None,
         }
 

@@ -51,7 +51,7 @@ def drained(
             return extracted
         if extracted.exit_code:
             return _joined(extracted, beside.finish_after(extracted.lines))
-        return _joined(extracted, beside.finish())
+        return _joined(extracted, beside.finish(extracted.lines))
     except BaseException:  # Ctrl-C, too
         beside.stop()
         raise
@@ -96,8 +96,8 @@ class _Beside:
                 self.finish_after([error.message])
             raise
 
-    def finish(self) -> Outcome:
-        """The extract has ended: wait until everything is here.
+    def finish(self, told: Iterable[str] = ()) -> Outcome:
+        """The extract has ended: wait until everything is here; what it ``told`` is not lost with a fetch that fails.
 
         Raises:
             HsopsError: why it is not.
@@ -108,6 +108,8 @@ class _Beside:
             self._thread.join(TICK_S)
         self._thread.check()
         if self._error is not None:
+            for line in told:
+                self._emit(Note(line))
             raise self._error
         assert self._outcome
         return self._outcome
@@ -154,25 +156,32 @@ class _Beside:
         """Of several servers into one folder: what each has by now, again and again, and once more after the end."""
         from hsops.render import fetch as render
 
-        shared, lost = dict[str, "Fetched"](), set[str]()
-        while not self._over.is_set():
+        shared, lost = dict[str, "Fetched"](), dict[str, UnreachableError]()
+        while True:
+            last, outcomes = self._over.is_set(), dict[str, Outcome]()
             for name in self._servers:
-                self._pull_or_tell(name, shared, beside, lost)
+                if outcome := self._pull_or_tell(name, shared, beside, lost):
+                    outcomes[name] = outcome
+            if last and lost:  # what the others had is here by now
+                raise next(iter(lost.values()))
+            if last:
+                return render.together(outcomes)
             self._over.wait(PAUSE_S)
             self._end()
-        return render.together(
-            {name: fetch.pull(self._session, name, self._options, shared, beside) for name in self._servers}
-        )
 
-    def _pull_or_tell(self, name: str, shared: dict[str, Fetched], beside: fetch.Beside, lost: set[str]) -> None:
+    def _pull_or_tell(
+        self, name: str, shared: dict[str, Fetched], beside: fetch.Beside, lost: dict[str, UnreachableError]
+    ) -> Outcome | None:
         """A host that is ``lost`` is told once: the others go on, and so does the extract."""
         try:
-            fetch.pull(self._session, name, self._options, shared, beside)
-            lost.discard(name)
+            outcome = fetch.pull(self._session, name, self._options, shared, beside)
         except UnreachableError as error:
             if name not in lost:
                 self._emit(Note(f"{error.message}; {name} is tried again", error.host or "", "warn"))
-            lost.add(name)
+            lost[name] = error
+            return None
+        lost.pop(name, None)
+        return outcome
 
     def _end(self) -> None:
         if self._stopped.is_set():

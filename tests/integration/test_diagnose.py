@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from hsops.agent import probe_faults, procs
+from hsops.agent.probe import Probe
 from hsops.agent.probe_tools import state, tracer
 from hsops.core.events import Event
 from hsops.core.runs import Run, parse_run
@@ -158,6 +159,32 @@ def test_which_gpus_the_server_is_shown(
     _, look = start("poll", log="pool", env=env)
 
     assert look()["visible"] == shown
+
+
+def test_where_nothing_runs_and_nothing_was_launched_it_says_so(tmp_path: Path) -> None:
+    """The first thing that somebody types who does not know what there is."""
+    agent = Agent(LocalHost("here"), python=sys.executable, state_dir=str(tmp_path / "state"))
+
+    raw = probe(agent, None, server="tiny", port=1, tp=2)
+
+    said = judge(from_probe(raw, host="here", run=None))
+    assert (said.name, raw["visible"], raw["processes"]) == ("not-running", None, [])
+
+
+def test_of_a_server_that_hsops_did_not_start_no_older_kill_is_told(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is as old as its oldest process: whom the OOM killer took before was another."""
+    run, _ = start("run", log="ready", health=200)
+    asked: list[float] = []
+    monkeypatch.setattr(
+        "hsops.agent.probe_host.kernel_log", lambda since: asked.append(since) or {"oom": [], "xid": []}
+    )
+
+    found = Probe({"pid": run.pid, "port": run.port, "tp": 1}).gather()
+
+    assert asked == [min(p["started"] for p in found["processes"])]
+    assert abs(asked[0] - run.started) < 30
 
 
 def test_a_stopped_rank_is_named_and_stays_as_it_is(start: Start) -> None:

@@ -17,9 +17,12 @@ import pytest
 from hsops.core.dumps import MANIFEST
 from hsops.core.files import locked_folder
 from hsops.core.inventory import HostSpec
+from hsops.lab import sshd
 from hsops.remote.agent import Agent
+from hsops.remote.local import LocalHost
 from hsops.remote.log import read_log
 from tests.fetching import Place, envelope, place, wait_for
+from tests.hosts import Server, ServerFactory, inventory_text
 from tests.running import VICTIMS
 from tests.running import start as start_victim
 
@@ -40,12 +43,13 @@ class Site:
     here: Place
     prompts: Path
 
-    def serve(self, *words: str, name: str = "tiny") -> None:
+    def serve(self, *words: str, name: str = "tiny", agent: Agent | None = None, dumps: Path | None = None) -> None:
         """A server that is up."""
+        agent, folder = agent or self.agent, dumps or self.here.source.with_name(name)
         env = {"PYTHONPATH": str(VICTIMS.parents[1]), "SGLANG_HS_DUMP_DIR": "{dump_dir}", "SGLANG_HS_RUN": "{run}"}
-        kind = {"victim": "serving.py", "server": name, "tp": 1, "dump_dir": str(self.here.source.with_name(name))}
-        run = start_victim(self.agent, "{port}", *words, env=env, **kind)
-        assert any(b"up\n" in piece for piece in read_log(self.agent, run.id, follow=True))
+        kind = {"victim": "serving.py", "server": name, "tp": 1, "dump_dir": str(folder)}
+        run = start_victim(agent, "{port}", *words, env=env, **kind)
+        assert any(b"up\n" in piece for piece in read_log(agent, run.id, follow=True))
 
     def start(self) -> subprocess.Popen[str]:
         """Extract and fetch."""
@@ -219,6 +223,39 @@ def test_several_servers_are_drained_into_one_folder(site: Site) -> None:
     assert (again["already"], again["fetch"]["fetched"]) == (PROMPTS, 0)
     assert site.home() == {f"p{i}" for i in range(PROMPTS)}
     assert [*site.here.source.glob("*.safetensors"), *other.glob("*.safetensors")] == []
+
+
+def test_a_host_that_is_lost_at_the_end_keeps_nothing_of_the_others_away(site: Site, new_server: ServerFactory) -> None:
+    """What the other server made meanwhile is here, and what was extracted is told, before the error is."""
+    far = new_server("far")
+    text, more = site.here.inventory.read_text(), inventory_text(far.spec).removeprefix("hosts:\n")
+    other = "servers: { other: { host: far, model: /m, patches: [hs-dump] },"
+    site.here.inventory.write_text(text.replace("servers: {", more + other))
+    there = Agent(LocalHost("far"), python=sys.executable, state_dir=far.spec.state_dir)
+    site.serve(name="other", agent=there, dumps=Path(far.spec.dumps) / "other")
+    site.serve(f"holds={site.go}", "free=5")
+
+    line = ("extract", str(site.prompts), "-s", "other,tiny", "--drain", str(site.here.to), "--json")
+    process = site.here.start(*line, "--concurrency", "4")
+    wait_for(lambda: len(site.home()) == PROMPTS - 4, "all but the four that the one server holds back")
+    away(far)
+    site.go.touch()
+    out, err = process.communicate(timeout=100)
+
+    assert process.returncode == 5, (out[-3000:], err[-3000:])
+    assert site.home() == {f"p{i}" for i in range(PROMPTS)}
+    assert f"{PROMPTS} samples" in out
+
+
+def away(server: Server) -> None:
+    """Its sshd and every connection end, for good."""
+    running = sshd.status(server.folder)
+    assert running
+    victims = psutil.Process(running.pid).children(recursive=True)
+    sshd.stop(server.folder)
+    for victim in victims:
+        if victim.is_running() and victim.name() == "sshd":
+            victim.kill()
 
 
 def is_there(process: psutil.Process) -> bool:
