@@ -174,7 +174,7 @@ class Lane:
         try:
             self._serve(pool)
         except HsopsError as error:
-            return error
+            return self.standing.told(error)
         finally:
             self.sending = False
         return None

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from hsops.core.deadline import QUICK
-from hsops.core.errors import HsopsError, UnhealthyError
+from hsops.core.errors import HsopsError, UnhealthyError, UnreachableError
 from hsops.core.events import Emit, Note
 from hsops.core.runs import Run
 from hsops.core.secret import value_of
@@ -165,6 +165,15 @@ class Standing:
         except HsopsError as error:
             self.finding = None
             self._emit(Note(f"{self.place.server} could not be diagnosed: {error.message}", self.host, "warn"))
+
+    def told(self, error: HsopsError) -> HsopsError:
+        """A job that cannot be entered is mostly over: then that is told, and stays nobody's fault but Slurm's."""
+        if isinstance(error, UnreachableError) and self.run and self.run.job:
+            with suppress(HsopsError):
+                found = settled(self.agent, self.run)
+                if found.job and found.job.over:
+                    return UnreachableError(self.death(found).message, host=self.host, fix=DIAGNOSE)
+        return error
 
     def death(self, found: Run | None = None) -> UnhealthyError:
         """The run's, as the host tells it."""
