@@ -47,6 +47,8 @@ VERBS = {
     "dumps-evict": "evict:evict",
     "dumps-direct": "direct:direct",
     "relay": "relay:relay",
+    "meet": "meet:meet",
+    "reach": "meet:reach",
 }
 
 

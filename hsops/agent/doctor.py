@@ -153,7 +153,7 @@ def processes(params: "dict[str, Any]") -> "list[dict[str, Any]]":
     snapshot = procs.Snapshot()
     owner: dict[int, str] = {}
     for run in all_runs(runs_folder(params)):
-        for pid in snapshot.shows(run.id, os.path.realpath(run.log)):
+        for pid in snapshot.shows(run.mark(), os.path.realpath(run.log)):
             owner[pid] = run.id
     found = []
     for pid, proc in snapshot.everyone.items():

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 _LOG = re.compile(r"/runs/(\d{4}-\d{6}-[0-9a-f]{4})/server\.log$")
 MARK = "HSOPS_RUN"  # every process of a run carries it in its environment
-_RUN_ID = re.compile(r"^(\d{4}-\d{6}-[0-9a-f]{4})$")
+_RUN_ID = re.compile(r"^(\d{4}-\d{6}-[0-9a-f]{4})(?:/\d+)?$")
 _SECRET = re.compile(r"(?i)(--[\w-]*(?:api-key|token|password|secret)[= ])\S+")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _TAGS = re.compile(r"(DP|PP|TP)(\d+)")

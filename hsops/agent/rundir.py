@@ -62,6 +62,11 @@ class RunDir:
             raise OSError(errno.ENOENT, "its keys are gone, so it is not started", f"{self.path}/secrets.json")
         return argv
 
+    def mark(self) -> str:
+        """What its processes carry: its id, and on further nodes which one, as two nodes may be one machine."""
+        rank = (self.read("spec.json").get("node") or {}).get("rank")
+        return f"{self.id}/{rank}" if rank else self.id
+
     def attempt(self) -> int:
         """How often the server was started, counted from 1."""
         return int(self.read("state.json").get("attempt", 1))
@@ -81,7 +86,7 @@ class RunDir:
     def describe(self, snapshot: "procs.Snapshot | None" = None) -> "dict[str, Any]":
         """The run for ``run-list``: spec and state in one, with the phase as it is now."""
         spec, state = self.read("spec.json"), self.state()
-        names = ("server", "tp", "port", "spec_hash", "dump_dir", "patches", "sglang")
+        names = ("server", "tp", "port", "spec_hash", "dump_dir", "patches", "sglang", "node")
         return {
             "id": self.id,
             **{name: spec.get(name) for name in names},
@@ -163,7 +168,7 @@ class RunDir:
         everyone, supervisor = snapshot.everyone, state.get("supervisor", [0, 0])
         own = (supervisor, (state.get("pid", 0), state.get("start", 0)))
         roots = {pid for pid, start in own if _is(everyone, pid, start)} | snapshot.shows(
-            self.id, os.path.realpath(self.log)
+            self.mark(), os.path.realpath(self.log)
         )
         wanted = (procs.below(list(roots), everyone) | roots) - {supervisor[0], os.getpid()}
         return [everyone[pid] for pid in sorted(wanted) if not everyone[pid].zombie]

@@ -26,13 +26,13 @@ def start(params: "dict[str, Any]") -> "dict[str, Any]":
     """Start a server under a supervisor of its own and return at once.
 
     ``params``: server, model, tp, port (0: a free one), host (that it listens on), argv, env, spec_hash, dump_dir ("":
-    none), patches, needs (importable packages), restart (``restart.decide``; none: never), slurm (what
-    ``slurm.submit`` takes; none: it is started here). The words ``{python}``,
-    ``{model}`` and ``{port}`` of argv, and ``{run}``, ``{run_dir}``, ``{dump_dir}`` and ``{:PYTHONPATH}`` (the host's
-    own behind a colon, or nothing) in values of env, are filled in.
+    none), patches, needs (importable packages), restart (``restart.decide``; none: never), slurm (``slurm.submit``;
+    none: it is started here); of a server on several hosts also node (rank, of, hosts, first and ranks: those that are
+    here) and run: its id. Filled in are ``{python}``, ``{model}`` and ``{port}`` in argv, and
+    ``{run}``, ``{run_dir}``, ``{dump_dir}`` and ``{:PYTHONPATH}`` (the host's behind a colon, or nothing) in env.
 
     Raises:
-        Refusal: no-sglang, model-missing, dump-dir-not-writable, dump-dir-taken, port-taken, port-unusable,
+        Refusal: no-sglang, model-missing, dump-dir-not-writable, dump-dir-taken, port-taken, port-unusable, run-there,
             already-running, changed-meanwhile, not-started, locked, lock-lost (``lock.held``); as ``slurm.submit``.
     """
     with lock.held(params) as held, _locked(params):
@@ -60,7 +60,7 @@ def start(params: "dict[str, Any]") -> "dict[str, Any]":
             "dump_dir": dump_dir,
             "sglang": sglang["version"] or "",
             "site": sglang["site"] or "",
-            "restart": params.get("restart"),
+            **{name: params.get(name) for name in ("restart", "node")},
             **{name: params[name] for name in ("server", "model", "tp", "spec_hash", "patches")},
         }
         held.check()
@@ -199,7 +199,7 @@ def _launch(run: RunDir, env: "dict[str, str]") -> None:
 def environment(run: RunDir, env: "dict[str, str]") -> "dict[str, str]":
     """The server's: this host's with ``env``."""
     path = f"{os.path.dirname(sys.executable)}:{os.environ.get('PATH', os.defpath)}"  # ninja, py-spy of the venv
-    whole = {**os.environ, "PATH": path, "PYTHONUNBUFFERED": "1", **env, procs.MARK: run.id}
+    whole = {**os.environ, "PATH": path, "PYTHONUNBUFFERED": "1", **env, procs.MARK: run.mark()}
     with contextlib.suppress(OSError):  # without it a diagnosis needs ptrace; a full disk ends the launch elsewhere
         whole["PYTHONPATH"] = probe_faults.prepare(run.path, whole.get("PYTHONPATH", ""))
     return whole
@@ -304,12 +304,15 @@ def _bind(port: int, host: str) -> "OSError | None":
 
 
 def _new_run(params: "dict[str, Any]") -> RunDir:
-    folder = runs_folder(params)
+    folder, given = runs_folder(params), params.get("run")
     while True:
-        path = os.path.join(folder, f"{time.strftime('%m%d-%H%M%S')}-{os.urandom(2).hex()}")
+        name = given or f"{time.strftime('%m%d-%H%M%S')}-{os.urandom(2).hex()}"
+        path = os.path.join(folder, name)
         try:
             os.mkdir(path, 0o700)
         except FileExistsError:
+            if given:
+                raise Refusal("run-there", f"run {name} is in {folder} already", run=name) from None
             continue
         return RunDir(path)
 

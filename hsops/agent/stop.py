@@ -28,11 +28,10 @@ def stop(params: "dict[str, Any]") -> "dict[str, Any]":
     Raises:
         Refusal: no-such-run, locked, lock-lost (``lock.held``), disk-full (``Unwritten``).
     """
-    named = find_run(params) if params.get("run") else None
     lacks = Unwritten(params)
     with lacks.locked() as held:
         outlive_client()
-        wanted = [named] if named else _of_server(params)
+        wanted = [find_run(params)] if params.get("run") else _of_server(params)
         stopped = [_stop(run, params, held.beside, lacks) for run in wanted]
         return {"stopped": stopped, "beside": held.beside, "unwritten": lacks.told}
 

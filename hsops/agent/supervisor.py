@@ -102,6 +102,12 @@ class Supervisor:
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         self._selector.register(self._wake, selectors.EVENT_READ)
 
+    @property
+    def expected(self) -> "list[str]":
+        """The ranks that are to be on this host."""
+        node = self.spec.get("node") or {"first": 0, "ranks": int(self.spec.get("tp", 1))}
+        return [f"TP{n}" for n in range(node["first"], node["first"] + node["ranks"])]
+
     def start(self, before: "dict[str, Any] | None" = None) -> None:
         """Start the server: a session of its own, no standard input, all output to the log.
 
@@ -169,9 +175,8 @@ class Supervisor:
 
     def watch(self) -> None:
         """Until there is no child left."""
-        expected = int(self.spec.get("tp", 1))
         while self._reap():
-            quick = len(self.state["ranks"]) < expected or self._failed
+            quick = len(self.state["ranks"]) < len(self.expected) or self._failed
             quick = quick or (self.spec.get("restart") and not self.state["served"])
             for key, _ in self._selector.select(_LOOK_S if quick else _CALM_S):
                 if key.fd == self._wake:
@@ -253,7 +258,7 @@ class Supervisor:
     def _name_late(self) -> None:
         """Which rank it was that ended unnamed is known once all the others have shown theirs."""
         ranks, pids, helpers = (self.state[name] for name in ("ranks", "rank_pids", "helpers"))
-        missing = [f"TP{n}" for n in range(int(self.spec.get("tp", 1))) if f"TP{n}" not in ranks]
+        missing = [rank for rank in self.expected if rank not in ranks]
         if len(self._unnamed) == len(missing) == 1:
             ranks[missing[0]], pids[missing[0]] = helpers.pop("scheduler"), pids.pop("scheduler")
             self.run.event("named", role=missing[0], pid=self._unnamed.pop())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hsops.cli import logs
+from hsops.cli import logs, several
 from hsops.cli.help import Command, Group
 from hsops.cli.options import everywhere
 from hsops.cli.wiring import Session, run
@@ -16,7 +16,6 @@ from hsops.render.console import Outcome
 
 if TYPE_CHECKING:
     from hsops.core.baseline import Baseline, GoodRun
-    from hsops.core.log_summary import LogSummary
     from hsops.core.runs import Run
     from hsops.remote.agent import Agent
 
@@ -85,7 +84,7 @@ def compared(session: Session, name: str, to: str) -> Outcome:
     good = [one for one in _good(baseline, own.key, to) if one.run != found.id]
     if not good:
         raise _nothing(baseline, found)
-    summary = _read(agent, found)
+    summary = several.summary_of(session, agent, found)
     told = divergences(summary.kinds, [one.kinds for one in good], until=summary.ready_line)
     differs = list(own.differences(good[0].launched)) if good[0].launched else []
     data: dict[str, Any] = {
@@ -137,16 +136,6 @@ def _nothing(baseline: Baseline, found: Run) -> HsopsError:
     return HsopsError(
         f"there is no other good run of {baseline.server} to compare {found.id} with", why=why, fix=_RECORD
     )
-
-
-def _read(agent: Agent, found: Run) -> LogSummary:
-    from hsops.core.milestones import LogReader
-    from hsops.remote.log import read_log
-
-    reader = LogReader(tp=found.tp, sglang=found.sglang)
-    for piece in read_log(agent, found.id):
-        reader.feed(piece)
-    return reader.summary()
 
 
 for command, body in (("list", list_), ("show", show), ("compare", compare)):

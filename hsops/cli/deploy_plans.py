@@ -185,4 +185,4 @@ def _reverts(session: Session, agent: Agent, target: Target, wish: Wish) -> list
 def _models(session: Session, target: Target) -> dict[str, str]:
     """The models of the host's servers that have the patch, by server."""
     servers = session.inventory.servers.values()
-    return {one.name: one.model for one in servers if one.host == target.host.name and target.patch in one.patches}
+    return {one.name: one.model for one in servers if target.host.name in one.hosts and target.patch in one.patches}

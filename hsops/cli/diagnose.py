@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
+from hsops.cli import diagnose_nodes
 from hsops.cli.wiring import Session, run
 from hsops.core.errors import UsageError
 from hsops.render.console import Outcome
@@ -108,6 +110,8 @@ def live(
     from hsops.remote.dumps import folder_of
 
     spec = session.server(server)
+    if spec.nodes:
+        return diagnose_nodes.live(session, spec, keep, run_id=run_id, unmoved_s=unmoved_s, allowed_s=allowed_s)
     host = session.inventory.hosts[spec.host]
     agent = session.agent(spec.host)
     found = _run(agent, spec.name, run_id)
@@ -119,7 +123,7 @@ def live(
         vouched = {"unmoved_s": unmoved_s, "allowed_s": allowed_s}
         keep.bundle.write_bytes(pack(raw, run=found, host=host.name, tp=spec.tp, **vouched))
     seen = from_probe(raw, host=host.name, run=found, tp=spec.tp, unmoved_s=unmoved_s)
-    return _outcome(replace(seen, allowed_s=allowed_s), keep, server=spec.name)
+    return outcome(replace(seen, allowed_s=allowed_s), keep, server=spec.name)
 
 
 def _watch(session: Session, server: str | None, keep: Keep, *, run_id: str, silence_s: float) -> Outcome:
@@ -134,18 +138,21 @@ def _watch(session: Session, server: str | None, keep: Keep, *, run_id: str, sil
         if found is None or not found.alive:
             raise UsageError(f"no run of {spec.name} lives", fix="hsops launch --wait-healthy; hsops status shows all")
         wait_for_silence(agent.at(found), found, silence_s=silence_s, emit=session.console.emit)
-        outcome = live(session, spec.name, keep, run_id=found.id)
-        if outcome.exit_code:
-            return outcome
-        verdict = outcome.data["verdict"]
+        looked = live(session, spec.name, keep, run_id=found.id)
+        if looked.exit_code:
+            return looked
+        verdict = looked.data["verdict"]
         session.console.emit(Note(f"{verdict['class']}: {verdict['summary']}; the watch goes on", agent.host.name))
 
 
 def _run(agent: Agent, server: str, run_id: str) -> Run | None:
-    """The run named, else the one that lives, else the newest."""
     from hsops.remote.runs import list_runs
 
-    runs = list_runs(agent, server)
+    return chosen_of(list_runs(agent, server), server, run_id)
+
+
+def chosen_of(runs: Sequence[Run], server: str, run_id: str) -> Run | None:
+    """Of a server's runs, newest first: the one named, else the one that lives, else the newest."""
     if run_id:
         chosen = next((r for r in runs if r.id == run_id), None)
         if chosen is None:
@@ -169,7 +176,7 @@ def _of_log(path: Path, tp: int | None, keep: Keep, emit: Emit) -> Outcome:
     name = str(path) if str(path) != "-" else "standard input"
     if keep.bundle:
         keep.bundle.write_bytes(pack_log(found.data, path=name, lines=found.lines, tp=tp))
-    return _outcome(from_log(name, found.data, tp=tp, lines=found.lines), keep)
+    return outcome(from_log(name, found.data, tp=tp, lines=found.lines), keep)
 
 
 def _open(path: Path) -> AbstractContextManager[BinaryIO]:
@@ -183,7 +190,7 @@ def _open(path: Path) -> AbstractContextManager[BinaryIO]:
 def _of_bundle(path: Path, keep: Keep) -> Outcome:
     from hsops.diagnose.bundle import unpack
 
-    return _outcome(unpack(_read(path), name=str(path)), keep)
+    return outcome(unpack(_read(path), name=str(path)), keep)
 
 
 def _read(path: Path) -> bytes:
@@ -194,7 +201,8 @@ def _read(path: Path) -> bytes:
         raise UsageError(f"{path}: {error.strerror}") from None
 
 
-def _outcome(evidence: Evidence, keep: Keep, *, server: str | None = None) -> Outcome:
+def outcome(evidence: Evidence, keep: Keep, *, server: str | None = None) -> Outcome:
+    """The verdict, with what is to be kept of it."""
     from hsops import __version__
     from hsops.diagnose.judge import judge
     from hsops.render.diagnose import lines

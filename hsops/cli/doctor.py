@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING
@@ -12,8 +13,8 @@ from hsops.cli.wiring import Session, run
 from hsops.render.console import Outcome, error_lines
 
 if TYPE_CHECKING:
-    from hsops.core.inventory import HostSpec
-    from hsops.doctor.findings import Facts, Wanted
+    from hsops.core.inventory import HostSpec, ServerSpec
+    from hsops.doctor.findings import Facts, Finding, Wanted
 
 
 def doctor(ctx: typer.Context) -> None:
@@ -43,12 +44,43 @@ def _doctor(session: Session) -> Outcome:
         lines += [render.host_line(name, facts, seconds), *render.finding_lines(name, own)]
         data[name] = {**facts.look("hello"), "dumps": facts.look(f"folder {facts.dumps}"), "facts": facts.raw,
                       "round_trip_s": round(seconds, 4), "findings": [asdict(one) for one in own]}  # fmt: skip
+    together = {spec.name: _together(session, spec, looked) for spec in session.inventory.servers.values()}
+    for name, own in together.items():
+        found += own
+        lines += render.finding_lines(name, own)
     lines += [*render.finding_lines("here", here), *(line for error in failed for line in error_lines(error))]
     errors = tuple(entry for error in failed for entry in error.as_json())
     blocked = any(one.level == "blocker" for one in found)
     lines.append(render.closing(found))
     shown = {"hosts": data, "client": [asdict(one) for one in here]}
+    shown["servers"] = {name: [asdict(one) for one in own] for name, own in together.items() if own}
     return Outcome(shown, lines, failed[0].exit_code if failed else int(blocked), errors)
+
+
+def _together(session: Session, spec: ServerSpec, looked: Mapping[str, tuple[Facts, float]]) -> list[Finding]:
+    """Whether the hosts of a server over several fit together and reach each other, where all were looked at."""
+    from hsops.core.errors import HsopsError
+    from hsops.doctor.findings import Finding
+    from hsops.doctor.rules_nodes import unlike
+    from hsops.launch import spanning
+    from hsops.launch.env_lint import interface_faults
+    from hsops.launch.meeting import Server, way
+    from hsops.launch.start import machine
+
+    if not spec.nodes or not {*spec.hosts} <= {*looked}:
+        return []
+    agents = [session.agent(host) for host in spec.hosts]
+    found = list(unlike(spec.name, {host: looked[host][0] for host in spec.hosts}))
+    for agent in agents:
+        for name, said in interface_faults(spec.env, machine(agent, spec.env)):
+            found.append(
+                Finding("blocker", "server", f"{agent.host.name}: {name}: {said}", "", f"servers.{spec.name}.env")
+            )
+    try:
+        way(agents, Server(spec.name, spec.hosts, spec.env, str(spec.args.get(spanning.FLAG, ""))))
+    except HsopsError as error:
+        found.append(Finding("blocker", "server", error.message, error.why, error.fix))
+    return found
 
 
 def _look(session: Session, spec: HostSpec) -> tuple[Facts, float]:
@@ -65,9 +97,9 @@ def _wanted(session: Session, spec: HostSpec) -> list[Wanted]:
         Wanted(
             name=one.name,
             model=one.model,
-            tp=one.tp,
+            tp=-(-one.tp // len(one.hosts)),
             port=one.port if isinstance(one.port, int) else None,
         )
         for one in session.inventory.servers.values()
-        if one.host == spec.name
+        if spec.name in one.hosts
     ]

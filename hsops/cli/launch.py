@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hsops.cli import diagnose, stop
+from hsops.cli import diagnose, several, stop
 from hsops.cli.wiring import Session, run
-from hsops.core.errors import UnhealthyError, UsageError
+from hsops.core.errors import ConfigError, UnhealthyError, UsageError
 from hsops.core.events import Note
 from hsops.render.console import Outcome
 
 if TYPE_CHECKING:
     from hsops.core.inventory import ServerSpec
-    from hsops.core.runs import Run
+    from hsops.core.runs import Node, Run
     from hsops.launch.plan import Plan
     from hsops.launch.start import Started
     from hsops.launch.wait import Healthy, Stalled
@@ -64,21 +65,16 @@ def launch(
 
 def bring_up(session: Session, wish: Wish) -> Outcome:
     """The command's body, for playbooks too."""
-    from hsops.launch.paste import pasted
-    from hsops.render import launch as render
-
     if wish.check and (wish.wait or wish.replace):
         raise UsageError("--check only looks; it goes with neither --wait-healthy nor --replace")
     if wish.stop_on_failure and not wish.wait:
         raise UsageError("--stop-on-failure needs --wait-healthy: without it nobody sees a failure")
     spec = session.server(wish.server)
-    agent = session.agent(spec.host)
-    plan = _plan(session, agent, spec, check=wish.check)
+    plans = _plans(session, spec, check=wish.check)
     if wish.check:
-        shown = asdict(plan) | {"command": str(plan.command), "shell": pasted(plan), "secrets": len(plan.secrets)}
-        lacks = plan.deployed.lacks
-        return Outcome({"plan": _masked(shown, plan)}, render.plan_lines(plan), 1 if lacks else 0, lacks)
-    started, healthy = _start(session, agent, plan, wish)
+        return _checked(session, spec, plans)
+    started, healthy = _start(session, spec, plans, wish)
+    plan = plans[0]
     data: dict[str, Any] = {"run": started.run.as_json(), "fresh": started.fresh, "notes": _notes(plan, started)}
     if healthy:
         line = f"already healthy, nothing to do · run {started.run.id} · port {started.run.port}"
@@ -116,16 +112,61 @@ def _stop(session: Session, spec: ServerSpec, run: Run) -> Outcome:
     return stop.end(session, spec.name, run_id=run.id)
 
 
-def _plan(session: Session, agent: Agent, spec: ServerSpec, *, check: bool) -> Plan:
+def _checked(session: Session, spec: ServerSpec, plans: Sequence[Plan]) -> Outcome:
+    """``--check``: what would be started; of several hosts also that they reach each other."""
+    from hsops.launch.meeting import met
+    from hsops.launch.paste import pasted
+    from hsops.render import launch as render
+
+    lacks = tuple(lack for one in plans for lack in one.deployed.lacks)
+    plans = plans if lacks else met(several.agents(session, spec), plans)
+    shown = [
+        _masked(asdict(one) | {"command": str(one.command), "shell": pasted(one), "secrets": len(one.secrets)}, one)
+        for one in plans
+    ]
+    more = {"nodes": shown} if len(plans) > 1 else {}
+    lines = [line for one in plans for line in render.plan_lines(one)]
+    return Outcome({"plan": shown[0], **more}, lines, 1 if lacks else 0, lacks)
+
+
+def _plans(session: Session, spec: ServerSpec, *, check: bool) -> tuple[Plan, ...]:
+    """Of its hosts, by node rank; what is wrong on each of them is told at once.
+
+    Raises:
+        ConfigError, HsopsError: as ``plan``, ``inspect`` and ``spanning.joined``.
+    """
+    from hsops.core.nodes import shares
+    from hsops.launch.spanning import joined
+
+    found: list[Plan | ConfigError] = []
+    for agent, node in zip(several.agents(session, spec), shares(spec.hosts, spec.tp), strict=True):
+        found.append(_plan_or_faults(session, agent, spec, node, check=check))
+    if wrong := [one for one in found if isinstance(one, ConfigError)]:
+        raise ConfigError(list(dict.fromkeys(fault for one in wrong for fault in one.faults)), fix=wrong[0].fix)
+    plans = [one for one in found if not isinstance(one, ConfigError)]
+    return tuple(plans) if any(one.deployed.lacks for one in plans) else joined(plans)
+
+
+def _plan_or_faults(
+    session: Session, agent: Agent, spec: ServerSpec, node: Node | None, *, check: bool
+) -> Plan | ConfigError:
+    try:
+        return _plan(session, agent, spec, node, check=check)
+    except ConfigError as error:
+        return error
+
+
+def _plan(session: Session, agent: Agent, spec: ServerSpec, node: Node | None, *, check: bool) -> Plan:
     from hsops.launch.flags import Parser
     from hsops.launch.plan import plan
+    from hsops.launch.spanning import on_node
     from hsops.launch.start import inspect, machine, parser
 
     patches = [session.inventory.patches[name] for name in spec.patches]
     captures = any(patch.kind == "hs-dump" for patch in patches)
-    host = session.inventory.hosts[spec.host]
+    host = session.inventory.hosts[agent.host.name]
     deployed = inspect(agent, spec, patches, check=check)
-    return plan(
+    planned = plan(
         spec,
         host,
         deployed,
@@ -134,25 +175,27 @@ def _plan(session: Session, agent: Agent, spec: ServerSpec, *, check: bool) -> P
         parser=parser(agent, deployed.sglang) if spec.args else Parser(),
         fault=session.inventory_fault,
     )
+    return on_node(planned, node)
 
 
-def _start(session: Session, agent: Agent, plan: Plan, wish: Wish) -> tuple[Started, bool]:
+def _start(session: Session, spec: ServerSpec, plans: Sequence[Plan], wish: Wish) -> tuple[Started, bool]:
     """The run, and whether it was there and healthy already."""
     from hsops.launch.health import is_healthy
     from hsops.launch.queue import check
     from hsops.launch.start import ensure
-    from hsops.remote.runs import list_runs, read_baseline
+    from hsops.remote.runs import read_baseline
 
-    known = list_runs(agent, plan.server)
+    known, plan, agent = several.runs_of(session, spec), plans[0], session.agent(spec.host)
     there = next((found for found in known if found.alive), None)
     healthy = False
     if there and there.spec_hash == plan.spec_hash and not there.pending:
         with agent.at(there).tunnel(there.port) as port:
-            healthy = not there.capture_fault and is_healthy(port, plan.api_key)
+            healthy = not there.capture_fault and not (there.parts and there.dead) and is_healthy(port, plan.api_key)
     if plan.job and (there is None or wish.replace):
         check(agent, session.server(plan.server), read_baseline(agent, plan.server).seconds)
-    with session.lock(plan.host) as lock:
-        started = ensure(lock, plan, known, replace=wish.replace, healthy=healthy, emit=session.console.emit)
+    with ExitStack() as held:
+        locks = [held.enter_context(session.lock(one.host)) for one in plans]
+        started = ensure(locks, plans, known, replace=wish.replace, healthy=healthy, emit=session.console.emit)
     if started.fresh:
         for note in plan.notes:
             session.console.emit(Note(note, plan.host))
@@ -171,7 +214,7 @@ def _wait(session: Session, spec: ServerSpec, plan: Plan, started: Started, wish
     verdicts: list[Outcome] = []
     try:
         found = wait_healthy(
-            agent,
+            several.agents(session, spec),
             started.run,
             baseline=baseline.of(plan.spec_hash, launched(started.run).key),
             patience=Patience(wish.timeout or DEFAULT_TIMEOUT_S, wish.stall_after, queue=wish.timeout is not None),

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hsops.cli import several
 from hsops.cli.wiring import Session, run
 from hsops.core.errors import HsopsError, UsageError
 from hsops.core.events import Event, Note
 from hsops.render.console import Outcome
 
 if TYPE_CHECKING:
+    from hsops.core.log_summary import LogSummary
     from hsops.core.runs import Run
     from hsops.remote.agent import Agent
     from hsops.remote.log import LogCut
@@ -86,8 +88,11 @@ def show(session: Session, name: str, wish: Wish = Wish()) -> Outcome:
 
     wish.check_sense()
     agent, found = find(session, name)
+    if wish.errors and found.node:
+        return _told(found, several.summary_of(session, agent, found))
     if wish.errors:
         return _errors(session, agent, found, wish)
+    agent, found = _with_rank(session, agent, found, wish.rank)
     for piece in _pieces(session, agent, found, wish):
         if isinstance(piece, LogCut):
             session.console.emit(Note(str(piece), agent.host.name, "warn"))
@@ -103,6 +108,8 @@ def show(session: Session, name: str, wish: Wish = Wish()) -> Outcome:
 def find(session: Session, name: str) -> tuple[Agent, Run]:
     """The run that ``name`` means: its id, or the latest run of a server; "" is the default server.
 
+    Of a server over several hosts the part on the first one, or on the one of ``--host``.
+
     Raises:
         UsageError: there is none.
     """
@@ -110,10 +117,13 @@ def find(session: Session, name: str) -> tuple[Agent, Run]:
 
     if not name or name in session.inventory.servers:
         spec = session.server(name or None)
-        agent = session.agent(spec.host)
+        named = session.options.host or session.options.group
+        on = [one.name for one in session.hosts() if one.name in spec.hosts] if named else []
+        where = on[0] if on else spec.host
+        agent = session.agent(where)
         if found := list_runs(agent, spec.name, limit=1):
             return agent, found[0]
-        raise UsageError(f"{spec.name} was never launched on {spec.host}", fix=f"hsops launch {spec.name}")
+        raise UsageError(f"{spec.name} was never launched on {where}", fix=f"hsops launch {spec.name}")
     for host in session.hosts():
         agent = session.agent(host)
         for known in list_runs(agent, limit=1000):
@@ -148,6 +158,17 @@ def _whole(session: Session, agent: Agent, found: Run, wish: Wish) -> Iterator[b
         session.console.emit(Note(said, agent.host.name, "warn"))
 
     return follow_log(agent, found.id, lines=wish.lines, follow=wish.follow, attempt=wish.attempt, lost=lost)
+
+
+def _with_rank(session: Session, agent: Agent, found: Run, text: str) -> tuple[Agent, Run]:
+    """The part of the run that has this rank: it may be on another of its hosts."""
+    from hsops.remote.runs import list_runs
+
+    name = _rank(text, found) or ""
+    if not found.node or not name or name in found.node.own:
+        return agent, found
+    agent = session.agent(found.node.hosts[int(name.removeprefix("TP")) // found.node.ranks])
+    return agent, next((one for one in list_runs(agent, found.server, limit=1000) if one.id == found.id), found)
 
 
 def _rank(text: str, found: Run) -> str | None:
@@ -188,13 +209,17 @@ def _since(agent: Agent, text: str) -> float | None:
 def _errors(session: Session, agent: Agent, found: Run, wish: Wish) -> Outcome:
     """What went wrong, the first cause across all ranks on top."""
     from hsops.core.milestones import LogReader
-    from hsops.render.logs import error_lines
 
     reader = LogReader(tp=found.tp, sglang=found.sglang)
     for piece in _pieces(session, agent, found, wish):
         if isinstance(piece, bytes):
             reader.feed(piece)
-    summary = reader.summary()
+    return _told(found, reader.summary())
+
+
+def _told(found: Run, summary: LogSummary) -> Outcome:
+    from hsops.render.logs import error_lines
+
     cause = summary.cause
     rest = [error for error in summary.errors if error is not cause]
     data = {"run": found.id, "log": found.log, "cause": asdict(cause) if cause else None,

@@ -112,17 +112,18 @@ def look_again(session: Session, looked: Looked, calls: Mapping[str, Callable[[]
 
 
 def ask(
-    session: Session, calls: Mapping[str, Callable[[], T]], at_most: int = PARALLEL
+    session: Session, calls: Mapping[str, Callable[[], T]], at_most: int = PARALLEL, *, doing: str = "looking at"
 ) -> tuple[dict[str, T], dict[str, HsopsError]]:
-    """Ask all hosts side by side something that changes nothing: the answers, and why there is none; in their order.
+    """Ask all hosts side by side something that Ctrl-C may leave: the answers, and why there is none; in their order.
 
     Args:
         calls: by host.
         at_most: hosts at once.
+        doing: what is told meanwhile.
     """
     for host in calls:
         session.agent(host)  # here, not in a thread: the session keeps it
-    found = spread(calls, at_most=at_most, watch=_Board(session, "looking at", len(calls)) if len(calls) > 1 else None)
+    found = spread(calls, at_most=at_most, watch=_Board(session, doing, len(calls)) if len(calls) > 1 else None)
     failed = {host: _ours(session, found.ended[host]) for host in calls if found.ended[host].error}
     for host, error in failed.items():
         error.host = error.host or host

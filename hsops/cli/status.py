@@ -55,7 +55,8 @@ def _host(session: Session, spec: HostSpec, everything: bool) -> HostStatus:
     rows: list[tuple[Run, Standing | None]] = []
     for found in list_runs(agent):
         if everything or found.alive or found.left or found.server not in seen:
-            rows.append((found, _standing(agent, found) if found.alive and not found.pending else None))
+            answers = found.alive and not found.pending and (found.node is None or found.node.rank == 0)
+            rows.append((found, _standing(agent, found) if answers else None))
         seen.add(found.server)
     try:
         strays = orphans(agent)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,10 +14,14 @@ from hsops.core.errors import UsageError
 from hsops.render.console import Outcome
 
 if TYPE_CHECKING:
+    from hsops.core.errors import HsopsError
     from hsops.core.orphans import Orphan
     from hsops.remote.agent import Agent
     from hsops.remote.orphans import StoppedOrphan
     from hsops.remote.runs import Stopped
+
+
+PARTIAL = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +47,7 @@ def stop(
 ) -> None:
     """Stop a server: SIGTERM, then SIGKILL for whatever is left of the run; says what was ended, and proves it.
 
-    Exit code 7 when a process or its GPU memory is still there.
+    Exit code 7 when a process or its GPU memory is still there, 3 when one of several hosts cannot be reached.
     """
     how = How(grace, gpu_wait, force)
 
@@ -59,22 +64,60 @@ def stop(
 def end(session: Session, server: str | None, *, run_id: str = "", how: How = How()) -> Outcome:
     """The command's body, for playbooks too."""
     from hsops.cli.logs import find
-    from hsops.remote.runs import stop_run, stop_server
-    from hsops.render.stop import run_lines
 
-    stopped: tuple[Stopped, ...]
+    if run_id and server:
+        hosts = session.server(server).hosts
+        return _end(session, {host: partial(_end_run, session, host, run_id, how) for host in hosts})
     if run_id:
         agent, found = find(session, run_id)
-        with session.lock(agent.host.name) as lock:
-            wanted = found.alive or found.left or (found.job and not found.job.over)
-            stopped = (stop_run(agent, found.id, lock=lock, **asdict(how)),) if wanted else ()
+        hosts = found.node.hosts if found.node else (agent.host.name,)
+        if any(host not in session.inventory.hosts for host in hosts):  # renamed since the launch
+            hosts = (agent.host.name,)
+        return _end(session, {host: partial(_end_run, session, host, found.id, how) for host in hosts})
+    spec = session.server(server)
+    return _end(session, {host: partial(_end_server, session, host, spec.name, how) for host in spec.hosts})
+
+
+def _end_server(session: Session, host: str, server: str, how: How) -> tuple[Stopped, ...]:
+    from hsops.remote.runs import stop_server
+
+    with session.lock(host) as lock:
+        return stop_server(lock, server, **asdict(how))
+
+
+def _end_run(session: Session, host: str, run_id: str, how: How) -> tuple[Stopped, ...]:
+    """None where there is nothing of it to end."""
+    from hsops.remote.runs import list_runs, stop_run
+
+    agent = session.agent(host)
+    found = next((one for one in list_runs(agent, limit=1000) if one.id == run_id), None)
+    if not found or not (found.alive or found.left or (found.job and not found.job.over)):
+        return ()
+    with session.lock(host) as lock:
+        return (stop_run(agent, run_id, lock=lock, **asdict(how)),)
+
+
+def _end(session: Session, calls: Mapping[str, Callable[[], tuple[Stopped, ...]]]) -> Outcome:
+    """On all hosts side by side. One that cannot be reached keeps no other from its end."""
+    from hsops.cli.rollout import ask
+    from hsops.render.stop import faults, host_lines
+
+    failed: dict[str, HsopsError] = {}
+    if len(calls) == 1:
+        ((host, call),) = calls.items()
+        found = {host: call()}
     else:
-        spec = session.server(server)
-        agent = session.agent(spec.host)
-        with session.lock(spec.host) as lock:
-            stopped = stop_server(lock, spec.name, **asdict(how))
-    data = [{**asdict(one), "run": one.run.as_json()} for one in stopped]
-    return _outcome({"stopped": data}, stopped, run_lines(stopped), agent)
+        found, failed = ask(session, calls, doing="stopping on")
+    rows = [(host, one) for host, some in found.items() for one in some]
+    data = [{**asdict(one), "run": one.run.as_json(), "host": host} for host, one in rows]
+    errors = [fault for host, one in rows for fault in faults(host, one.proof, one.left)]
+    code = 7 if errors else 0
+    for error in failed.values():
+        error.fix = "; ".join(filter(None, (error.fix, "what is left there is ended by the same command later")))
+        code = code or (PARTIAL if found else error.exit_code)
+    left = sum(len(one.left) for _, one in rows)
+    told = [*errors, *(entry for error in failed.values() for entry in error.as_json())]
+    return Outcome({"stopped": data, "left": left}, host_lines(rows, failed, many=len(calls) > 1), code, tuple(told))
 
 
 def end_orphans(session: Session, pids: list[int], how: How) -> Outcome:
@@ -101,9 +144,7 @@ def end_orphans(session: Session, pids: list[int], how: How) -> Outcome:
     return _outcome({"orphans": [asdict(one) for one in stopped]}, stopped, orphan_lines(stopped), agent)
 
 
-def _outcome(
-    data: dict[str, Any], stopped: tuple[Stopped, ...] | list[StoppedOrphan], lines: Iterator[str], agent: Agent
-) -> Outcome:
+def _outcome(data: dict[str, Any], stopped: list[StoppedOrphan], lines: Iterator[str], agent: Agent) -> Outcome:
     from hsops.render.stop import faults
 
     errors = tuple(fault for one in stopped for fault in faults(agent.host.name, one.proof, one.left))

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from hsops.cli.wiring import Session, run
-from hsops.core.errors import UsageError
+from hsops.core.errors import UnsupportedError, UsageError
 from hsops.render.console import Outcome
 
 
@@ -73,6 +73,11 @@ def check_live(session: Session, server: str | None) -> Outcome:
     from hsops.verify.live.verify import Job, verify_live
 
     spec = session.server(server)
+    if spec.nodes:
+        raise UnsupportedError(
+            f"verify --live compares what the ranks of one host wrote, and {spec.name} is on {', '.join(spec.nodes)}",
+            fix="hsops verify DIR checks its dumps; verify --live on one host with the same SGLang and patch",
+        )
     agent = session.agent(session.inventory.hosts[spec.host])
 
     def bring(source: str, to: Path) -> None:

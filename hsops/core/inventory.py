@@ -77,7 +77,11 @@ class ServerSpec(_Model):
     """How one SGLang server is launched."""
 
     name: Name
-    host: Name
+    host: Name = Field(description="where it runs; of several nodes the first, which answers")
+    nodes: Names = Field(
+        (),
+        description="the hosts of one server over several: a list, a group, or how many of the group that host names",
+    )
     model: Model = Field(description="a path on the host, or a hub id")
     tp: Annotated[int, Field(ge=1, le=1024)] = 1
     port: Annotated[int, Field(ge=1, le=65535)] | Literal["auto"] = 30000
@@ -96,6 +100,11 @@ class ServerSpec(_Model):
     slurm: SlurmSpec = Field(
         default_factory=lambda: SlurmSpec.model_validate({}), description="of the job, with executor: slurm"
     )
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """All that it runs on, in the order of their node ranks."""
+        return self.nodes or (self.host,)
 
 
 class Inventory(_Model):

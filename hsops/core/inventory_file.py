@@ -9,6 +9,7 @@ from typing import Any
 
 from hsops.core.errors import ConfigError, Fault, UsageError
 from hsops.core.inventory import HostSpec, Inventory, ServerSpec
+from hsops.core.inventory_nodes import named_hosts, spread_out
 from hsops.core.yaml_file import Document, read, suggest, validate
 
 _NAMED = {"hosts": "host", "servers": "server", "patches": None}
@@ -58,7 +59,7 @@ def find_server(inventory: Inventory, name: str | None, hosts: Sequence[str] = (
     Raises:
         UsageError: there is no such server, or none is meant.
     """
-    there = [known for known, spec in inventory.servers.items() if not hosts or spec.host in hosts]
+    there = [known for known, spec in inventory.servers.items() if not hosts or {*spec.hosts} & {*hosts}]
     wanted = name or (inventory.default if inventory.default in there or not hosts else None)
     wanted = wanted or (there[0] if len(there) == 1 else None)
     if wanted is None:
@@ -71,7 +72,7 @@ def find_server(inventory: Inventory, name: str | None, hosts: Sequence[str] = (
         )
     if wanted not in there:
         raise UsageError(
-            f"server {wanted} is on {inventory.servers[wanted].host}, not on {', '.join(hosts)}",
+            f"server {wanted} is on {', '.join(inventory.servers[wanted].hosts)}, not on {', '.join(hosts)}",
             fix=f"servers there: {_names(there)}; or leave --host and --group out",
         )
     return inventory.servers[wanted]
@@ -93,14 +94,14 @@ def find_servers(
     named = [name.strip() for some in names for name in some.split(",") if name.strip()]
     if named or not hosts:
         return [find_server(inventory, name, hosts) for name in dict.fromkeys(named)] or [find_server(inventory, None)]
-    there = [spec for spec in inventory.servers.values() if spec.host in hosts]
+    there = [spec for spec in inventory.servers.values() if {*spec.hosts} & {*hosts}]
     return [spec for spec in there if wanted(spec)] or [find_server(inventory, None, hosts)]
 
 
 def select_hosts(inventory: Inventory, hosts: Sequence[str], groups: Sequence[str]) -> list[HostSpec]:
     """The hosts that ``--host`` and ``--group`` name, in that order; a group's in its own.
 
-    Without both: the default server's host, else all.
+    Without both: the default server's, else all.
 
     Raises:
         UsageError: an unknown host or group.
@@ -113,7 +114,7 @@ def select_hosts(inventory: Inventory, hosts: Sequence[str], groups: Sequence[st
                 )
     wanted = [*hosts, *(member for group in groups for member in inventory.groups[group])]
     if not wanted:
-        wanted = [inventory.servers[inventory.default].host] if inventory.default else list(inventory.hosts)
+        wanted = list(inventory.servers[inventory.default].hosts if inventory.default else inventory.hosts)
     return [inventory.hosts[name] for name in dict.fromkeys(wanted)]
 
 
@@ -143,7 +144,7 @@ def _with_defaults(document: Document) -> tuple[Any, list[Fault]]:
             base = defaults.get(default_key) if default_key else None
             base = base if isinstance(base, dict) else {}
             value[section] = {n: {**base, **e, "name": n} if isinstance(e, dict) else e for n, e in entries.items()}
-    return value, faults
+    return value, faults + spread_out(document, value)
 
 
 def _references(document: Document, value: Any) -> Iterator[Fault]:
@@ -159,18 +160,19 @@ def _references(document: Document, value: Any) -> Iterator[Fault]:
     for group, members in known["groups"].items():
         for i, member in enumerate(members if isinstance(members, list) else ()):
             yield from missing(("groups", group, i), member, "hosts")
-    for name, server in known["servers"].items():
-        if isinstance(server, dict):
-            yield from missing(("servers", name, "host"), server.get("host"), "hosts")
-            yield from _slurm_faults(document, name, server, known["hosts"])
-            given = server.get("patches")
-            patches = given if isinstance(given, list) else []
-            for i, patch in enumerate(patches):
-                yield from missing(("servers", name, "patches", i), patch, "patches")
-                if _captures(patch, known) and any(_captures(earlier, known) for earlier in patches[:i]):
-                    yield document.fault(
-                        ("servers", name, "patches", i), "one server captures once: name one patch of kind hs-dump"
-                    )
+    servers = {name: server for name, server in known["servers"].items() if isinstance(server, dict)}
+    for name, server in servers.items():
+        for path, host in named_hosts(server):
+            yield from missing(("servers", name, *path), host, "hosts")
+        yield from _slurm_faults(document, name, server, known["hosts"])
+        given = server.get("patches")
+        patches = given if isinstance(given, list) else []
+        for i, patch in enumerate(patches):
+            yield from missing(("servers", name, "patches", i), patch, "patches")
+            if _captures(patch, known) and any(_captures(earlier, known) for earlier in patches[:i]):
+                yield document.fault(
+                    ("servers", name, "patches", i), "one server captures once: name one patch of kind hs-dump"
+                )
     if isinstance(value, dict):
         yield from missing(("default",), value.get("default"), "servers")
 

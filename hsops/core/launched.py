@@ -11,7 +11,8 @@ from typing import Any
 from hsops.core.runs import Run
 from hsops.core.secret import masked, value_of
 
-_PLACES = ("--port", "--host", "--model-path")  # where it listens is no difference; the model has a field of its own
+# where it listens is no difference, nor where its nodes meet; the model has a field of its own
+_PLACES = ("--port", "--host", "--model-path", "--dist-init-addr", "--node-rank")
 
 
 @dataclass(frozen=True, slots=True)

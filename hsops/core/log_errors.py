@@ -44,6 +44,7 @@ class LogError:
         text: the line itself.
         last: the last line of the traceback that follows (``RuntimeError: ...``), else ``""``.
         frame: the innermost ``File ..., line N, in f`` of that traceback, else ``""``.
+        host: whose log it is in, of a server over several; else ``""``.
     """
 
     id: str
@@ -54,6 +55,7 @@ class LogError:
     text: str
     last: str = ""
     frame: str = ""
+    host: str = ""
 
     @property
     def said(self) -> str:

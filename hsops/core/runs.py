@@ -69,6 +69,55 @@ class Hello:
 
 
 @dataclass(frozen=True, slots=True)
+class Node:
+    """The part of a server over several hosts that is on one of them.
+
+    Args:
+        rank: SGLang's node rank: 0 answers, and writes the dumps.
+        of: how many nodes there are; ``hosts``: their names in the inventory, by rank.
+        first, ranks: its first tensor-parallel rank, and how many are here.
+    """
+
+    rank: int
+    of: int
+    hosts: tuple[str, ...]
+    first: int
+    ranks: int
+
+    @property
+    def host(self) -> str:
+        """Its own."""
+        return self.hosts[self.rank]
+
+    @property
+    def own(self) -> tuple[str, ...]:
+        """``TP2``, ``TP3``: the ranks that are here."""
+        return tuple(f"TP{rank}" for rank in range(self.first, self.first + self.ranks))
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What is on one host of a run over several.
+
+    Args:
+        host, rank: of the node.
+        ranks: those that are there.
+        phase, pid, exit, directory, log, left: as of ``Run``; ``phase`` is ``unknown`` where the host was not asked,
+            and ``absent`` where it has no such run.
+    """
+
+    host: str
+    rank: int
+    ranks: tuple[str, ...]
+    phase: str
+    pid: int = 0
+    exit: Exit | None = None
+    directory: str = ""
+    log: str = ""
+    left: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Keys:
     """What a server's HTTP interface wants to be shown; "" for nothing.
 
@@ -115,6 +164,8 @@ class Run:
         restarts: it has a restart policy.
         served: it has listened on its port in this attempt; only known with a restart policy.
         job: of Slurm, in which its processes are, on another host than this run directory is read on; None: no job.
+        node: which part of a server over several hosts this is; None on one host, and of the whole.
+        parts: of the whole of one over several hosts (``core.nodes``), by node rank.
     """
 
     id: str
@@ -145,6 +196,17 @@ class Run:
     restarts: bool = False
     served: bool = False
     job: Job | None = None
+    node: Node | None = None
+    parts: tuple[Part, ...] = ()
+
+    @property
+    def mark(self) -> str:
+        """What its processes carry in their environment."""
+        return f"{self.id}/{self.node.rank}" if self.node and self.node.rank else self.id
+
+    def host_of(self, who: str) -> str:
+        """Where a rank is, or another process that ``dead`` names; "" on one host, which needs no telling."""
+        return next((part.host for part in self.parts if who in part.ranks or who.endswith(f" on {part.host}")), "")
 
     @property
     def keys(self) -> Keys:
@@ -183,7 +245,9 @@ class Run:
     def silent(self) -> tuple[str, ...]:
         """The ranks of which no hello file is there, with hs-dump."""
         heard = {said.rank for said in self.hellos}
-        return tuple(f"TP{rank}" for rank in range(self.tp) if rank not in heard) if self.dump_dir else ()
+        first, ranks = (self.node.first, self.node.ranks) if self.node else (0, self.tp)
+        here = range(first, first + ranks)
+        return tuple(f"TP{rank}" for rank in here if rank not in heard) if self.dump_dir else ()
 
     @property
     def dead(self) -> tuple[str, Exit] | None:
@@ -195,7 +259,7 @@ class Run:
 
 def parse_run(raw: dict[str, Any]) -> Run:
     """A run as the agent's ``run-list`` tells it: the fields of ``Run`` by name, exits as objects."""
-    special = {"argv", "exit", "ranks", "helpers", "left", "hellos", "attempts", "job"}
+    special = {"argv", "exit", "ranks", "helpers", "left", "hellos", "attempts", "job", "node", "parts"}
     known = {name: raw[name] for name in Run.__dataclass_fields__ if name not in special and name in raw}
     return Run(
         **known,
@@ -207,6 +271,7 @@ def parse_run(raw: dict[str, Any]) -> Run:
         left=tuple(raw["left"]),
         job=parse_job(raw.get("job")),
         hellos=parse_hellos(raw.get("hellos", [])),  # a bundle may be older than this field
+        node=_node(raw.get("node")),
     )
 
 
@@ -228,6 +293,10 @@ def parse_hellos(raw: list[dict[str, Any]]) -> tuple[Hello, ...]:
 def _attempt(raw: dict[str, Any]) -> Attempt:
     ranks = {name: _exit(value) for name, value in {**raw["ranks"], **raw["helpers"]}.items()}
     return Attempt(raw["attempt"], raw["started"], _exit(raw["exit"]), ranks)
+
+
+def _node(raw: dict[str, Any] | None) -> Node | None:
+    return Node(**{**raw, "hosts": tuple(raw["hosts"])}) if raw else None
 
 
 def _exit(raw: dict[str, Any] | None) -> Exit | None:

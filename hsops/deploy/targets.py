@@ -46,12 +46,12 @@ def targets(
     if hosts:
         return _some([Target(host, name) for host in hosts for name in names or _used_on(inventory, host)])
     assert server
-    host = inventory.hosts[server.host]
-    return _some([Target(host, name) for name in names or server.patches])
+    on = [inventory.hosts[name] for name in server.hosts]
+    return _some([Target(host, name) for host in on for name in names or server.patches])
 
 
 def _used_on(inventory: Inventory, host: HostSpec) -> list[str]:
-    used = [name for server in inventory.servers.values() if server.host == host.name for name in server.patches]
+    used = [name for server in inventory.servers.values() if host.name in server.hosts for name in server.patches]
     return list(dict.fromkeys(used))
 
 

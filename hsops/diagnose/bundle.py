@@ -13,6 +13,7 @@ import json
 import re
 import tarfile
 import zlib
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -20,7 +21,7 @@ from hsops.core.errors import BadDataError
 from hsops.core.runs import Run, parse_run
 from hsops.core.secret import MASK, is_secret_flag
 from hsops.diagnose.evidence import Evidence
-from hsops.diagnose.reading import from_log, from_probe
+from hsops.diagnose.reading import from_log, from_nodes, from_probe
 
 SCHEMA = "hsops-bundle/2"
 _OLDER = "hsops-evidence/1"  # one JSON value, before bundles were compressed
@@ -55,6 +56,24 @@ def pack(
     return _packed(content | {"evidence": raw | {"log": log or None}}, texts)
 
 
+def pack_nodes(
+    seen: Mapping[str, tuple[Mapping[str, Any], Run | None]],
+    lost: Mapping[str, str],
+    *,
+    tp: int | None = None,
+    unmoved_s: float = 0.0,
+    allowed_s: float = 0.0,
+) -> bytes:
+    """A bundle of what the hosts of one server showed, as ``from_nodes`` got it. The logs in it are the first one's."""
+    (host, (raw, run)), *others = seen.items()
+    log = dict(raw.get("log") or {})
+    texts = {_HEAD: log.pop("head", ""), _TAIL: log.pop("tail", "")}
+    told = [{"host": host, "run": asdict(run) if run else None, "evidence": raw} for host, (raw, run) in others]
+    content = {"host": host, "run": asdict(run) if run else None, "tp": tp, "nodes": told, "lost": dict(lost)}
+    vouched = {"unmoved_s": unmoved_s, "allowed_s": allowed_s}
+    return _packed(content | vouched | {"evidence": {**raw, "log": log or None}}, texts)
+
+
 def pack_log(data: bytes, *, path: str, lines: int, tp: int | None = None) -> bytes:
     """A bundle of a log and nothing else, as ``from_log`` gets it."""
     content = {"log_only": path, "tp": tp, "lines": lines}
@@ -75,9 +94,16 @@ def unpack(data: bytes, *, name: str) -> Evidence:
         if "log_only" in content:
             text = content["log"]["head"].encode()
             return from_log(content["log_only"], text, tp=content["tp"], lines=content["lines"])
-        run = parse_run(content["run"]) if content["run"] else None
         tp, unmoved_s = content.get("tp"), content.get("unmoved_s", 0.0)
-        seen = from_probe(content["evidence"], host=content["host"], run=run, tp=tp, unmoved_s=unmoved_s)
+        nodes = {
+            one["host"]: (one["evidence"], parse_run(one["run"]) if one["run"] else None)
+            for one in (content, *content.get("nodes", ()))
+        }
+        if len(nodes) > 1 or content.get("lost"):
+            seen = from_nodes(nodes, content["lost"], tp=tp, unmoved_s=unmoved_s)
+        else:
+            ((host, (raw, run)),) = nodes.items()
+            seen = from_probe(raw, host=host, run=run, tp=tp, unmoved_s=unmoved_s)
         return replace(seen, allowed_s=content.get("allowed_s", 0.0))
     except (
         ValueError,

@@ -204,8 +204,9 @@ def files(ev: Evidence) -> Iterator[Finding]:
     if any(p.files.get(fd) in (None, "?") for p in workers for fd in "12"):
         yield Finding("files", "whether all output goes to the log may not be seen: not this user's processes")
         return
+    logs = {ev.log.path, *(part.log for part in (ev.run.parts if ev.run else ()))}
     astray = [
-        f"{p.label} fd {fd} is {p.files.get(fd, '?')}" for p in workers for fd in "12" if p.files.get(fd) != ev.log.path
+        f"{p.label} fd {fd} is {p.files.get(fd, '?')}" for p in workers for fd in "12" if p.files.get(fd) not in logs
     ]
     if astray:
         yield Finding("files", "not all output is in the log: " + "; ".join(astray[:4]))
@@ -232,7 +233,7 @@ def gpus(ev: Evidence) -> Iterator[Finding]:
     """Utilisation against power."""
     if ev.gpus:
         each = "; ".join(
-            f"{g.index}: {g.util or 0:.0f} % {g.power or 0:.0f} W {g.memory or 0:,.0f} MiB"
+            f"{g.host} {g.index}: {g.util or 0:.0f} % {g.power or 0:.0f} W {g.memory or 0:,.0f} MiB".lstrip()
             + (f" {g.clock:,.0f} MHz" if g.clock else "")
             for g in ev.gpus
         )
@@ -266,6 +267,8 @@ def machine(ev: Evidence) -> Iterator[Finding]:
 
 def blind(ev: Evidence) -> Iterator[Finding]:
     """What could not be seen, except what was not needed, and what that costs."""
+    for host, why in ev.lost.items():
+        yield Finding("could not", f"{host}: {why}")
     argv = ev.run.argv if ev.run else ev.launcher.argv if ev.launcher else ()
     without_gpu = ("--device", "cpu") in pairwise(argv)
     for look in ev.could_not:

@@ -106,6 +106,8 @@ class Evidence:
         spent: seconds of looks that took some; cpu_s: CPU seconds that all of them took, None when unknown.
         held: threads that are traced or stopped after the looks and were not before.
         allowed_s: how long that watch allows; also where no good run vouches for the step. 0: there is none.
+        hosts: of a server over several, those that were looked at, by node rank; ``host`` is the first. Empty: one.
+        lost: of the same, host -> why it could not be asked.
     """
 
     live: bool
@@ -133,6 +135,8 @@ class Evidence:
     cpu_s: float | None = None
     held: tuple[str, ...] = ()
     allowed_s: float = 0.0
+    hosts: tuple[str, ...] = ()
+    lost: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def ranks(self) -> Mapping[int, Process]:
@@ -173,8 +177,15 @@ class Evidence:
 
     @property
     def several_nodes(self) -> bool:
-        """Only a part of the server is on this host."""
-        return self.log is not None and self.log.summary.args.get("nnodes", "1") != "1"
+        """The server is on other hosts too, which were not looked at."""
+        nodes = self.log.summary.args.get("nnodes", "1") if self.log else "1"
+        return nodes not in ("1", str(len(self.hosts)))
+
+    def host_of(self, rank: int | None) -> str:
+        """Where a rank is; the only or first host for None."""
+        named = f"TP{rank}"
+        there = next((part.host for part in (self.run.parts if self.run else ()) if named in part.ranks), "")
+        return there or next((p.host for p in self.processes if p.label.split(" ")[0] == named), "") or self.host
 
     @property
     def unnamed(self) -> bool:
@@ -244,10 +255,14 @@ class Evidence:
 
         Nor does a GPU that it does not use, where it is known which those are.
         """
-        ours = {p.pid for p in self.processes}
-        shared = {app.gpu for app in self.gpu_apps if app.pid not in ours}
+        ours = {(p.host, p.pid) for p in self.processes}
+        shared = {(app.host, app.gpu) for app in self.gpu_apps if (app.host, app.pid) not in ours}
         ours_only = self.used_gpus if self.visible is not None else ()
-        return tuple(gpu for gpu in self.gpus if gpu.index not in shared and (not ours_only or gpu.index in ours_only))
+        return tuple(
+            gpu
+            for gpu in self.gpus
+            if (gpu.host, gpu.index) not in shared and (not ours_only or gpu.index in ours_only)
+        )
 
     @cached_property
     def own_oom(self) -> tuple[str, ...]:
@@ -270,7 +285,8 @@ class Evidence:
         return next((b for b in self.could_not if b.probe == probe), None)
 
     def _living(self, role: str) -> Process | None:
-        return next((p for p in self.processes if p.role == role and not p.dead), None)
+        here = ("", self.host)  # of several nodes the first one: the others have a launcher that only starts ranks
+        return next((p for p in self.processes if p.role == role and not p.dead and p.host in here), None)
 
 
 def _rank(name: str) -> int:

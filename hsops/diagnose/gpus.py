@@ -8,7 +8,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU: percent, MiB, W, MHz, compute capability such as 12.0. None or "" where nvidia-smi does not say."""
+    """One GPU: percent, MiB, W, MHz, compute capability such as 12.0. None or "" where nvidia-smi does not say.
+
+    ``host``: of a server over several; else empty.
+    """
 
     index: int
     util: float | None
@@ -20,6 +23,7 @@ class Gpu:
     clock: float | None = None
     driver: str = ""
     memory_total: float | None = None
+    host: str = ""
 
     @property
     def major(self) -> int:
@@ -38,7 +42,8 @@ class Gpu:
 class GpuApp:
     """A process that holds GPU memory, as the driver tells: MiB, and the GPU's index; None where it does not say.
 
-    ``orphan``: one of SGLang's that has no launcher any more; a rank of a server that lives is none.
+    ``orphan``: one of SGLang's that has no launcher any more; a rank of a server that lives is none. ``host``: of a
+    server over several; else empty.
     """
 
     pid: int
@@ -46,10 +51,11 @@ class GpuApp:
     name: str
     gpu: int | None = None
     orphan: bool = False
+    host: str = ""
 
 
 def used(args: Mapping[str, str], tp: int, visible: str) -> list[int]:
-    """Indices of the GPUs of a server.
+    """Indices of the GPUs of a server; of one over several hosts, on each of them.
 
     CUDA may count otherwise than nvidia-smi, whose indices these are, where GPUs differ (CUDA_DEVICE_ORDER).
 
@@ -57,13 +63,13 @@ def used(args: Mapping[str, str], tp: int, visible: str) -> list[int]:
         args: of SGLang, by their names in its log.
         visible: CUDA_VISIBLE_DEVICES; names of GPUs, unlike numbers, lead to no index.
     """
-    first, step, stages, copies = (
+    first, step, stages, copies, nodes = (
         int(value) if (value := args.get(name, "")).isdigit() else default
-        for name, default in (("base_gpu_id", 0), ("gpu_id_step", 1), ("pp_size", 1), ("dp_size", 1))
+        for name, default in (("base_gpu_id", 0), ("gpu_id_step", 1), ("pp_size", 1), ("dp_size", 1), ("nnodes", 1))
     )
     if args.get("enable_dp_attention") == "True":
         copies = 1  # among the tp ranks
-    wanted = [first + step * i for i in range(tp * stages * copies)]
+    wanted = [first + step * i for i in range(tp * stages * copies // max(1, nodes))]
     shown = [word.strip() for word in visible.split(",")]
     if all(word.isdigit() for word in shown):
         return [int(shown[i]) for i in wanted if i < len(shown)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -32,6 +33,7 @@ RULES: tuple[Rule, ...] = (
     rules_gpu.left_on_gpu,
     rules_ended.nothing_runs,
     rules_ended.stopped,
+    rules_ended.host_lost,
     rules_gpu.out_of_memory,
     rules_log.named_cause,
     rules_log.gpu_fault,
@@ -93,5 +95,11 @@ def judge(evidence: Evidence) -> Verdict:
     verdict = next((v for v in found if v), None) or rules_partial.abstain(evidence)
     cited = tuple(replace(finding, text=without_keys(finding.text)) for finding in verdict.evidence)
     remedy, confirm = filled(verdict)
+    host = evidence.host_of(verdict.rank)
+    if evidence.hosts and remedy.startswith("kill "):  # pids are a host's own
+        remedy = f"on {host}: {remedy}"
     verdict = replace(verdict, remedy=remedy, next_probe=confirm)
-    return replace(verdict, host=evidence.host, summary=without_keys(verdict.summary), evidence=cited)
+    summary = verdict.summary
+    if evidence.hosts and verdict.rank is not None:
+        summary = re.sub(rf"\bTP{verdict.rank}\b(?! on )", f"TP{verdict.rank} on {host}", summary)
+    return replace(verdict, host=verdict.host or host, summary=without_keys(summary), evidence=cited)

@@ -42,6 +42,7 @@ RUN: dict[str, tuple[str, str]] = {
     "nccl-cumem-required": ("NCCL_CUMEM_ENABLE=1", "all_reduce_perf with and without it"),
     "nccl-init-hang-preload-interposer": ("without the preloaded library", "tr '\\0' '\\n' < /proc/PID/environ"),
     "nccl-too-old-for-arch": ("pip install -U nvidia-nccl-cu12", "all_reduce_perf with the same NCCL"),
+    "node-unreachable": ("bring that host back, then hsops launch --replace", "hsops --host NAME doctor"),
     "rendezvous-hang": ("dist-init-addr that every node reaches; GLOO_SOCKET_IFNAME", "nc -zv of that address"),
     # negative
     "healthy-idle-busy-poll": (

@@ -88,6 +88,7 @@ class Process:
         preload: its LD_PRELOAD.
         stacks: of each dump that worked: the main thread first.
         native: the main thread's frames with those of C and C++, innermost first; of one rank of each kind.
+        host: where it is, of a server over several hosts; else empty.
     """
 
     pid: int
@@ -105,13 +106,15 @@ class Process:
     stacks: tuple[tuple[Stack, ...], ...] = ()
     trace: Trace | None = None
     native: tuple[Frame, ...] = ()
+    host: str = ""
 
     @property
     def label(self) -> str:
-        """For people: ``TP3``, ``launch_server``, ``detokenizer``."""
+        """For people: ``TP3``, ``launch_server``, ``detokenizer``, ``TP3 on b``."""
+        name = "launch_server" if self.role == "launcher" else self.role
         if self.role == "scheduler":
-            return f"TP{self.rank}" if self.rank is not None else "a scheduler"
-        return "launch_server" if self.role == "launcher" else self.role
+            name = f"TP{self.rank}" if self.rank is not None else "a scheduler"
+        return f"{name} on {self.host}" if self.host else name
 
     @property
     def dead(self) -> bool:

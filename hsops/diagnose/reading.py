@@ -12,6 +12,7 @@ from hsops.diagnose import ras
 from hsops.diagnose.evidence import Answer, Blind, Evidence, Log, Port
 from hsops.diagnose.gpus import Gpu, GpuApp
 from hsops.diagnose.log_text import read_log
+from hsops.diagnose.nodes import merged
 from hsops.diagnose.processes import Activity, Process, Trace
 from hsops.diagnose.stacks import Frame, Stack
 from hsops.diagnose.waits import call
@@ -62,6 +63,20 @@ def from_probe(
         unmoved_s=unmoved_s,
         **_effort(raw),
     )
+
+
+def from_nodes(
+    seen: Mapping[str, tuple[Raw, Run | None]], lost: Mapping[str, str], *, tp: int | None, unmoved_s: float = 0.0
+) -> Evidence:
+    """The evidence of one ``probe`` on each host of a server over several.
+
+    Args:
+        seen: host, by node rank -> what it showed, and its part of the run.
+        lost: host -> why it could not be asked.
+        tp, unmoved_s: as of ``from_probe``.
+    """
+    parts = [from_probe(raw, host=host, run=run, tp=tp, unmoved_s=unmoved_s) for host, (raw, run) in seen.items()]
+    return merged(parts, {host: run for host, (_, run) in seen.items()}, lost)
 
 
 def from_log(

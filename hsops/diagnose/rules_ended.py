@@ -64,6 +64,27 @@ def stopped(ev: Evidence) -> Verdict | None:
     )
 
 
+def host_lost(ev: Evidence) -> Verdict | None:
+    """A host of the server cannot be asked, and the server does not answer: nothing else that is seen says more."""
+    if not ev.lost or ev.healthy or exception(ev):
+        return None
+    host = next(iter(ev.lost))
+    parts = ev.run.parts if ev.run else ()
+    ranks = next((part.ranks for part in parts if part.host == host), ())
+    whose = f" with {', '.join(ranks)}" if ranks else ""
+    rank = int(ranks[0].removeprefix("TP")) if len(ranks) == 1 else None
+    return Verdict(
+        "node-unreachable",
+        "medium",
+        f"{host}{whose} cannot be reached, and the server does not answer",
+        cite.everything(ev),
+        rank=rank,
+        remedy="bring that host back, then hsops launch --replace --wait-healthy",
+        next_probe=f"hsops --host {host} doctor",
+        host=host,
+    )
+
+
 def _on_a_terminal(ev: Evidence, launcher: Process) -> Verdict:
     """Its input is a terminal: in the background it is stopped when it, or sudo before it, reads from there."""
     return Verdict(

@@ -91,6 +91,7 @@ FAMILIES: Mapping[str, Mapping[str, str]] = {
         "nccl-cumem-required": "NCCL needs NCCL_CUMEM_ENABLE=1 here",
         "nccl-init-hang-preload-interposer": "a preloaded library blocks NCCL's start",
         "nccl-too-old-for-arch": "NCCL is too old for this GPU",
+        "node-unreachable": "a host of a server over several cannot be reached",
         "rendezvous-hang": "ranks do not find each other",
     },
     "negative-healthy": {

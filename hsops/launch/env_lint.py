@@ -15,7 +15,7 @@ from difflib import get_close_matches
 from hsops.launch import nccl
 
 _LIKE = 0.88  # as alike as two names that differ by a letter or a swap
-_LINTED = re.compile(r"(NCCL|SGLANG|SGL|CUDA|TORCH_NCCL)_(?!HS_)")  # SGLANG_HS_ is the capture's own
+_LINTED = re.compile(r"(NCCL|SGLANG|SGL|CUDA|TORCH_NCCL|GLOO)_(?!HS_)")  # SGLANG_HS_ is the capture's own
 TORCH = frozenset(
     f"TORCH_NCCL_{name}"
     for name in (
@@ -108,7 +108,7 @@ _KINDS = {  # as SGLang's own fields read them (srt/environ.py, the same in 0.5.
 }
 _IS_NOT = {"Bool": "none of true, 1, yes, y, false, 0, no, n", "Int": "no whole number", "Float": "no number"}
 _OVERWRITTEN = frozenset({"CUDA_DEVICE_MAX_CONNECTIONS"})
-_INTERFACES = frozenset({"NCCL_SOCKET_IFNAME", "NCCL_OOB_NET_IFNAME"})
+_INTERFACES = frozenset({"NCCL_SOCKET_IFNAME", "NCCL_OOB_NET_IFNAME", "GLOO_SOCKET_IFNAME"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +142,13 @@ def faults(env: Mapping[str, str], profile: Mapping[str, str], machine: Machine,
     for name, value in env.items():
         said = _name(name, machine) or _value(name, value.strip(), machine, tp) if _LINTED.match(name) else ""
         if said := said or (_PAIRS[name](env, profile) if name in _PAIRS else ""):
+            yield name, said
+
+
+def interface_faults(env: Mapping[str, str], machine: Machine) -> Iterator[tuple[str, str]]:
+    """Of ``faults`` those about network interfaces, which a host may lack."""
+    for name in sorted(_INTERFACES & env.keys()):
+        if said := _value(name, env[name].strip(), machine, 1):
             yield name, said
 
 
@@ -180,7 +187,8 @@ def _value(name: str, value: str, machine: Machine, tp: int) -> str:
     if name in _COUNTS and not (_WHOLE.match(value) and int(value) >= 0):
         return f"{value!r} is no whole number"
     if name in _INTERFACES and machine.interfaces is not None:
-        return _there(value, machine.interfaces, "network interface")
+        whole = "=" if name.startswith("GLOO_") else ""  # gloo takes no prefixes
+        return _there(whole + value, machine.interfaces, "network interface")
     if name == "NCCL_IB_HCA" and machine.cards is not None:
         return _there(value, machine.cards, "InfiniBand or RoCE device", port=True)
     return _devices(value, tp) if name == "CUDA_VISIBLE_DEVICES" else _typed(value, machine.kinds.get(name, ""))

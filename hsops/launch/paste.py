@@ -15,9 +15,10 @@ _LATER = {
     "{run}": '"${run:-by-hand}"',
     "{run_dir}": '"${run_dir:-.}"',
     "{port}": '"${port:-30000}"',
+    "{dist}": '"${dist:?host:port of the first node}"',
     "{:PYTHONPATH}": '"${PYTHONPATH:+:$PYTHONPATH}"',
 }
-_WORDS = re.compile(r"(\{run\}|\{run_dir\}|\{port\}|\{:PYTHONPATH\}|\{python\}|\{model\}|\{dump_dir\})")
+_WORDS = re.compile(r"(\{run\}|\{run_dir\}|\{port\}|\{dist\}|\{:PYTHONPATH\}|\{python\}|\{model\}|\{dump_dir\})")
 
 
 def pasted(plan: Plan) -> str:
@@ -48,6 +49,6 @@ def _flags(plan: Plan) -> Iterator[str]:
 def _word(text: str, plan: Plan) -> str:
     """Quoted, with what is known filled in; only paths that the agent expands may begin with ``~``."""
     known = {"{python}": quote(plan.python), "{model}": quote(plan.model), "{dump_dir}": quote(plan.dump_dir)}
-    known |= _LATER | ({"{port}": str(plan.port)} if plan.port else {})
+    known |= _LATER | ({"{port}": str(plan.port)} if plan.port else {}) | ({"{dist}": plan.dist} if plan.dist else {})
     pieces = [known.get(piece) or shlex.quote(piece) for piece in _WORDS.split(text) if piece]
     return "".join(pieces) or "''"

@@ -5,14 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from hsops.core.command import Command
 from hsops.core.errors import ConfigError, Fault
 from hsops.core.inventory import HostSpec, Scalar, ServerSpec
+from hsops.core.runs import Node
 from hsops.core.secret import MASK, is_secret_flag, is_secret_variable, value_of
-from hsops.launch import env_lint, flags, hook, job, nccl, needs
+from hsops.launch import env_lint, flags, hook, job, nccl, needs, spanning
 
 Path_ = tuple[str, ...]
 Args = dict[str, Scalar | list[Scalar]]  # flags without dashes
@@ -54,7 +55,7 @@ class Plan:
 
     Args:
         server: its name; host: the host's.
-        argv: words; ``{python}``, ``{model}`` and ``{port}`` are filled in on the host.
+        argv: words; ``{python}``, ``{model}`` and ``{port}`` are filled in on the host, ``{dist}`` by ``meeting``.
         env: added to the environment of the host's user.
         model, tp, port: of the server; port 0 means a free one.
         listen: the address it listens on.
@@ -66,6 +67,9 @@ class Plan:
         origins: variable of ``env`` -> who sets it.
         restart: when the host starts it again; None: never.
         job: what Slurm is asked for, as ``job.request`` makes it; None: it is started on the host itself.
+        node: which part of a server over several hosts this is; None: it is on one.
+        dist: where its nodes meet, host:port; "" while that is open.
+        run: the id that it gets, the same on all nodes; "": its host gives it one.
     """
 
     server: str
@@ -85,11 +89,15 @@ class Plan:
     origins: Mapping[str, str] = field(default_factory=dict)
     restart: Mapping[str, float] | None = None
     job: Mapping[str, Any] | None = None
+    node: Node | None = None
+    dist: str = ""
+    run: str = ""
 
     @property
     def command(self) -> Command:
         """The command line for people, with secrets masked when printed."""
         known = {"{python}": self.python, "{model}": self.model, "{port}": str(self.port or "auto")}
+        known[spanning.DIST] = self.dist or "auto"
         filled = {"{dump_dir}": self.dump_dir, "{:PYTHONPATH}": ""}
         env = {name: MASK if is_secret_variable(name) else value for name, value in self.env.items()}
         for word, value in filled.items():
@@ -109,7 +117,7 @@ class Plan:
             "tp": self.tp,
             "port": self.port,
             "host": self.listen,
-            "argv": list(self.argv),
+            "argv": [self.dist if word == spanning.DIST else word for word in self.argv],
             "env": dict(self.env),
             "spec_hash": self.spec_hash,
             "dump_dir": self.dump_dir,
@@ -117,6 +125,8 @@ class Plan:
             "needs": ["sglang"],
             "restart": dict(self.restart) if self.restart else None,
             "slurm": dict(self.job) if self.job else None,
+            "node": asdict(self.node) if self.node else None,
+            "run": self.run,
         }
 
 
@@ -142,7 +152,7 @@ def plan(
         ConfigError: the server's entry contradicts itself or its patch; every fault at once.
     """
     reading = flags.read(server.args, parser)
-    _refuse(server, machine, reading, captures=captures, fault=fault)
+    _refuse(server, host, machine, reading, captures=captures, fault=fault)
     args, notes = _arguments(server, deployed, reading, captures=captures)
     argv, (env, origins) = _argv(server, args), _environment(server, deployed, captures=captures)
     return Plan(
@@ -168,6 +178,7 @@ def plan(
 
 def _refuse(
     server: ServerSpec,
+    host: HostSpec,
     machine: env_lint.Machine,
     reading: flags.Reading,
     *,
@@ -175,7 +186,7 @@ def _refuse(
     fault: Callable[[Path_, str], Fault],
 ) -> None:
     clashes = [*_clashes(server, reading)] if captures else []
-    if faults := [*_faults(server, machine, reading), *clashes]:
+    if faults := [*_faults(server, host, machine, reading), *clashes]:
         one_each = dict(reversed(faults))  # of two at one place the first is the more telling
         placed = [fault(("servers", server.name, *path), message) for path, message in one_each.items()]
         placed.sort(key=lambda one: (one.line, one.column))
@@ -219,18 +230,23 @@ def _environment(server: ServerSpec, deployed: Deployed, *, captures: bool) -> t
     return env, origins
 
 
-def _faults(server: ServerSpec, machine: env_lint.Machine, reading: flags.Reading) -> Iterator[tuple[Path_, str]]:
+def _faults(
+    server: ServerSpec, host: HostSpec, machine: env_lint.Machine, reading: flags.Reading
+) -> Iterator[tuple[Path_, str]]:
     for name, value in server.args.items():
         own = _FIELDS.get(reading.flag(name))
         if own and str(value) != str(getattr(server, own)):
             yield ("args", name), f"{value!r} contradicts {own}: {getattr(server, own)!r}; keep one"
     for name, said in reading.faults:
         yield ("args", name), said
+    yield from spanning.faults(server, {reading.flag(name): name for name in server.args})
     if server.nccl and server.nccl not in nccl.profiles():
         yield ("nccl",), f"no profile {server.nccl!r}; there are {', '.join(nccl.profiles())}"
     profile = nccl.profiles().get(server.nccl or "")
-    for name, said in env_lint.faults(server.env, profile.env if profile else {}, machine, server.tp):
-        yield ("env", name), said
+    where = f"{host.name}: " if server.nodes else ""
+    ranks = -(-server.tp // len(server.hosts))
+    for name, said in env_lint.faults(server.env, profile.env if profile else {}, machine, ranks):
+        yield ("env", name), where + said
 
 
 def _clashes(server: ServerSpec, reading: flags.Reading) -> Iterator[tuple[Path_, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,14 +11,16 @@ from hsops.core.deadline import QUICK, Deadline
 from hsops.core.errors import AgentError, HsopsError, LockedError, UnhealthyError
 from hsops.core.events import Emit, Note
 from hsops.core.inventory import PatchSpec, ServerSpec
+from hsops.core.nodes import ABSENT, whole
 from hsops.core.runs import Run, parse_run
 from hsops.launch import needs
 from hsops.launch.env_lint import Machine, wants_machine
 from hsops.launch.flags import Parser, parse_options
+from hsops.launch.meeting import met
 from hsops.launch.plan import Deployed, Plan
 from hsops.remote.agent import Agent
 from hsops.remote.lock import Lock, explained, patient
-from hsops.remote.runs import stop_run
+from hsops.remote.runs import new_id, stop_run
 
 START = Deadline(idle=60.0, total=60.0)  # sbatch alone has 15 s
 _FIXES = {
@@ -99,11 +102,14 @@ def _inspect(agent: Agent, server: ServerSpec, place: str, patches: Sequence[Pat
         raise _refused(error, server.name, agent.host.name) from error
 
 
-def ensure(lock: Lock, plan: Plan, known: Sequence[Run], *, replace: bool, healthy: bool, emit: Emit) -> Started:
-    """Start ``plan`` unless it runs already.
+def ensure(
+    locks: Sequence[Lock], plans: Sequence[Plan], known: Sequence[Run], *, replace: bool, healthy: bool, emit: Emit
+) -> Started:
+    """Start ``plans`` unless they run already; of a server over several hosts all nodes, or none.
 
     Args:
-        lock: of the host: held from the end of the old run to the start of the new one.
+        locks: of the hosts, by node rank: held from the end of the old run to the start of the new one.
+        plans: of the nodes; one for a server on one host.
         known: the server's runs, newest first.
         replace: stop a run of the server that is another, or is not healthy, and start anew.
         healthy: whether the run that is there answers.
@@ -111,7 +117,7 @@ def ensure(lock: Lock, plan: Plan, known: Sequence[Run], *, replace: bool, healt
     Raises:
         HsopsError: another run of this server is there, or the host refused.
     """
-    there = next((run for run in known if run.alive), None)
+    plan, there = plans[0], next((run for run in known if run.alive), None)
     if there and there.spec_hash == plan.spec_hash and (healthy or not replace):
         return Started(there, fresh=False)
     if there and not replace:
@@ -122,15 +128,54 @@ def ensure(lock: Lock, plan: Plan, known: Sequence[Run], *, replace: bool, healt
             fix="hsops launch --replace stops it first; see both: hsops status --json, hsops launch --check",
         )
     for run in known:
-        if run.alive or run.left:
-            _clear(lock, run, plan.host, emit)
+        for lock in locks:
+            if run.alive or run.left:
+                _clear(lock, run, emit)
+    return _all_or_none(locks, met([lock.agent for lock in locks], plans), emit)
+
+
+def _all_or_none(locks: Sequence[Lock], plans: Sequence[Plan], emit: Emit) -> Started:
+    """Start every node. What fails, or Ctrl-C, ends those of several that were begun: half a server helps nobody."""
+    parts: dict[str, Run | None] = {}
+    warnings, run = list[str](), new_id() if len(plans) > 1 else ""  # known before anybody can be asked what it is
     try:
-        started = lock.call("run-start", what=f"server {plan.server}", deadline=START, **plan.request())
+        for lock, plan in zip(locks, plans, strict=True):
+            parts[plan.host] = None
+            started = _start(lock, dataclasses.replace(plan, run=run), keep=len(plans) > 1)
+            parts[plan.host] = parse_run(started["run"])
+            if warning := started["warning"]:
+                emit(Note(f"the server is started, but {warning}", plan.host, "warn"))
+                warnings.append(warning)
+    except BaseException:
+        if run:
+            _take_back([lock for lock in locks if lock.agent.host.name in parts], run, emit)
+        raise
+    found = whole(parts)
+    assert found
+    return Started(found, fresh=True, warning="; ".join(warnings))
+
+
+def _start(lock: Lock, plan: Plan, *, keep: bool) -> dict[str, Any]:
+    try:
+        return lock.call("run-start", what=f"server {plan.server}", keep=keep, deadline=START, **plan.request())
     except AgentError as error:
         raise _refused(error, plan.server, plan.host, plan.port) from error
-    if warning := started["warning"]:
-        emit(Note(f"the server is started, but {warning}", plan.host, "warn"))
-    return Started(parse_run(started["run"]), fresh=True, warning=warning)
+
+
+def _take_back(begun: Sequence[Lock], run: str, emit: Emit) -> None:
+    """End the parts of a run that were begun, also one whose start nobody has seen the end of."""
+    for lock in begun:
+        host = lock.agent.host.name
+        try:
+            stopped = stop_run(lock.agent, run, lock=lock, grace=0.0)
+        except HsopsError as error:
+            if isinstance(error, AgentError) and error.code == "no-such-run":
+                continue
+            said = f"its part of run {run} may be left there ({error.message}); hsops stop --run {run} ends it"
+            emit(Note(said, host, "warn"))
+            continue
+        if stopped.ended:
+            emit(Note(f"its part of run {run} was ended again: no node runs without the others", host))
 
 
 def _known(flags: dict[str, bool]) -> frozenset[str] | None:
@@ -138,8 +183,11 @@ def _known(flags: dict[str, bool]) -> frozenset[str] | None:
     return frozenset(flag for flag, there in flags.items() if there) or None
 
 
-def _clear(lock: Lock, run: Run, host: str, emit: Emit) -> None:
+def _clear(lock: Lock, run: Run, emit: Emit) -> None:
     """End a run that is in the way; what outlived an earlier server holds its GPUs and ports."""
+    host = lock.agent.host.name
+    if any(part.host == host and part.phase == ABSENT for part in run.parts):
+        return
     what = f"stopping run {run.id}" if run.alive else f"ending {len(run.left)} processes that run {run.id} left behind"
     emit(Note(f"{what} first", host))
     stopped = stop_run(lock.agent, run.id, grace=10.0 if run.alive else 0.0, lock=lock, keep=True)

@@ -20,13 +20,14 @@ from hsops.core.runs import Exit, Run
 from hsops.core.secret import without_keys
 from hsops.launch.events import RunFollowed, Waiting
 from hsops.launch.explain import doing
+from hsops.launch.follow import follow
 from hsops.launch.health import Ladder, Probe, Prober
 from hsops.launch.matrix import matrix
 from hsops.launch.queue import wait_for_place
 from hsops.launch.watch import Answering, CaptureRefused, Died, Judgement, KeyWanted, Silent, Watch
 from hsops.remote.agent import Agent
 from hsops.remote.reattach import Retry, reattaching
-from hsops.remote.runs import find_run, follow_run, settled
+from hsops.remote.runs import find_run, settled
 
 DEFAULT_TIMEOUT_S = 7200.0  # the slowest cold start on record took 25 min; a stall is noticed long before this
 _WAITING_S = 15.0  # between two "still waiting" lines in a pipe
@@ -67,7 +68,7 @@ class Patience:
 
 
 def wait_healthy(
-    agent: Agent,
+    agents: Sequence[Agent],
     run: Run,
     *,
     baseline: Baseline,
@@ -83,6 +84,7 @@ def wait_healthy(
     """Watch ``run`` until it is healthy or stalls.
 
     Args:
+        agents: of its hosts, by node rank.
         fresh, nccl: for the first event.
         api_key: for the probes.
         modules: of SGLang, those that define the served model's class; with hs-dump they must be importable.
@@ -93,49 +95,50 @@ def wait_healthy(
             ``patience.timeout`` is over.
     """
     watch = Watch(run, baseline, floor=patience.stall_after, now=now(), modules=modules)
-    followed = RunFollowed(run.server, agent.host.name, run.id, run.tp, run.port, run.pid, nccl, fresh)
+    hosts = [agent.host.name for agent in agents]
+    followed = RunFollowed(run.server, " + ".join(hosts), run.id, run.tp, run.port, run.pid, nccl, fresh)
     pace = _Pace(watch, emit, now, followed, patience)
-    with closing(_reconnecting(agent, watch, api_key, pace, now=now)) as judgements:
+    with closing(_reconnecting(agents, watch, api_key, pace, now=now)) as judgements:
         for judgement in judgements:
             if judgement is not None:
                 pace.show(force=True)
-                found = _conclude(watch, judgement, agent.host.name)
+                found = _conclude(watch, judgement, hosts[0])
                 if isinstance(found, Healthy) or not goes_on(found):
                     return found
                 watch.be_patient(2 * found.limit_s)
             if pace.left_s < 0:
-                raise _too_late(watch, patience.timeout, agent.host.name)
+                raise _too_late(watch, patience.timeout, hosts[0])
     raise AssertionError("the agent's stream ended without a result")
 
 
 def _reconnecting(
-    agent: Agent, watch: Watch, api_key: str, pace: _Pace, *, now: Callable[[], float]
+    agents: Sequence[Agent], watch: Watch, api_key: str, pace: _Pace, *, now: Callable[[], float]
 ) -> Generator[Judgement | None, None, None]:
     """``_judgements`` over a link that may break: the server does not care, so the watch goes on where it was."""
 
     def lost(error: HsopsError, wait: float) -> None:
         if wait > pace.left_s:
             raise error
-        pace.tell(iter([Note(f"{error.message}; trying again in {wait:g} s", agent.host.name, "warn")]))
+        pace.tell(iter([Note(f"{error.message}; trying again in {wait:g} s", agents[0].host.name, "warn")]))
 
     try:
-        yield from reattaching(lambda: _judgements(agent, watch, api_key, pace, now), Retry(patience=math.inf), lost)
+        yield from reattaching(lambda: _judgements(agents, watch, api_key, pace, now), Retry(patience=math.inf), lost)
     except UnreachableError as error:
         error.fix = f"the server stays, as run {watch.run.id}; hsops launch --wait-healthy picks it up"
         raise
 
 
 def _judgements(
-    agent: Agent, watch: Watch, api_key: str, pace: _Pace, now: Callable[[], float]
+    agents: Sequence[Agent], watch: Watch, api_key: str, pace: _Pace, now: Callable[[], float]
 ) -> Generator[Judgement | None, None, None]:
     """What it has come to, at least every few hundred milliseconds."""
     probes: queue.SimpleQueue[tuple[Probe, Ladder]] = queue.SimpleQueue()
-    yield from _queued(agent, watch, pace, now)
-    where = agent.at(watch.run)
+    yield from _queued(agents[0], watch, pace, now)
+    where = [agent.at(watch.run) for agent in agents]
     with (
-        where.tunnel(watch.run.port) as port,
+        where[0].tunnel(watch.run.port) as port,
         Prober(port, api_key=api_key, report=lambda probe, ladder: probes.put((probe, ladder))) as prober,
-        follow_run(where, watch.run.id, place=watch.place) as events,
+        follow(where, watch.run.id, watch.at) as events,
     ):
         watch.reattached(now())
         for event in events:
@@ -147,7 +150,7 @@ def _judgements(
             pace.show()
             judgement = watch.judge(now())
             if isinstance(judgement, Died) and watch.run.job:
-                _decided(agent, watch)
+                _decided(agents[0], watch)
             yield judgement
 
 
@@ -224,7 +227,7 @@ class _Pace:
 
 def _conclude(watch: Watch, judgement: Judgement, host: str) -> Healthy | Stalled:
     if isinstance(judgement, Died):
-        raise _died(watch.run, judgement, host)
+        raise _died(watch.run, judgement, watch.run.host_of(judgement.who) or host)
     if isinstance(judgement, CaptureRefused):
         raise UnhealthyError(
             judgement.reason,
@@ -269,7 +272,8 @@ def _died(run: Run, died: Died, host: str) -> UnhealthyError:
         return UnhealthyError(said, host=host, why=f"first to go: {gone}", fix=fix or f"hsops logs {run.id}")
     cause, last = died.summary.cause, died.summary.last.get("", (0, ""))
     if cause:
-        place = ", ".join(part for part in (f"log line {cause.line}", cause.rank, cause.frame) if part)
+        on = f" on {cause.host}" if cause.host else ""
+        place = ", ".join(part for part in (f"log line {cause.line}{on}", cause.rank, cause.frame) if part)
     if cause and (cause.role == "cause" or _uncaught(cause, died.exit)):
         message, why = f"{run.server} failed: {cause.said[:300]}", f"{place}; first to go: {gone}"
     elif cause:

@@ -12,11 +12,11 @@ from hsops.core.events import Event, Note
 from hsops.core.log_capture import Refusal
 from hsops.core.log_summary import LogSummary
 from hsops.core.milestone_table import BY_ID, STAGES, stage_end
-from hsops.core.milestones import LogReader
 from hsops.core.runs import Exit, Hello, Run, parse_hellos, parse_run
 from hsops.launch import stall
 from hsops.launch.events import CaptureSaid, HealthChanged, MilestoneReached, StageDone
 from hsops.launch.health import STABLE, Ladder, Probe
+from hsops.launch.nodes import Nodes
 from hsops.launch.vitals import Rates, Vitals, parse_vitals
 from hsops.remote.log import LogCut, Place
 
@@ -77,7 +77,7 @@ class Watch:
     """Everything known about one launch.
 
     Args:
-        run: as it was when the watch began.
+        run: as it was when the watch began; of one over several hosts the whole.
         baseline: good runs of equal launches.
         modules: of SGLang, those that define the served model's class; only with hs-dump.
         floor: least silence in seconds that is called a stall; None for the default.
@@ -90,7 +90,7 @@ class Watch:
         self.run, self.baseline, self._modules = run, baseline, modules
         self.utc_offset = 0.0
         self.host_now = run.started
-        self.place = Place()
+        self.at = tuple(Place() for _ in range(max(1, len(run.parts))))  # in the log of each node
         self.ladder = Ladder()
         self.probe: Probe | None = None
         self.signs = stall.nothing_seen(now)
@@ -98,32 +98,41 @@ class Watch:
         self.rates = Rates()
         self.places: Mapping[str, tuple[str, ...]] = {}  # rank -> where py-spy saw it in this silence
         self._floor = floor
-        self._reader = LogReader(tp=run.tp, sglang=run.sglang)
-        self.summary = self._reader.summary()
+        self._nodes = Nodes(run)
+        self.summary = self._nodes.summary()
         self._dead_at: float | None = None
         self._stable_at = math.inf  # since when it is STABLE
         self._refused_at: float | None = None
         self._told_restart: float | None = None
         self._over = False
 
+    @property
+    def place(self) -> Place:
+        """How far the log is known; of several nodes the first one's."""
+        return self.at[0]
+
     def take(self, event: dict[str, Any], now: float) -> Iterator[Event]:
-        """One event of ``run-follow``; yields what is new."""
-        kind = event["kind"]
+        """One event of ``run-follow``, with its ``node`` where there are several; yields what is new."""
+        kind, node = event["kind"], event.get("node", 0)
         if kind in ("run", "result"):
-            self._over = self._over or kind == "result"
-            self.utc_offset = event.get("utc_offset", self.utc_offset)
-            self.host_now = event.get("now", self.host_now)
-            yield from self._run(parse_run(event["run"]), now)
+            self._over = self._over or (kind == "result" and node == 0)
+            if node == 0:
+                self.utc_offset = event.get("utc_offset", self.utc_offset)
+                self.host_now = event.get("now", self.host_now)
+            yield from self._run(self._nodes.told(node, parse_run(event["run"])), now)
         elif kind == "log":
-            yield from self._log(event, now)
+            yield from self._log(event, node, now)
         elif kind == "log-cut":
-            yield self._cut(self.place.cut(event))
+            yield self._cut(self.at[node].cut(event), node)
         elif kind == "vitals":
-            self._vitals(event, now)
+            self._vitals(self._nodes.vitals(node, parse_vitals(event)), now)
         elif kind == "hello":
-            yield from self._hello(parse_hellos(event["ranks"]))
+            yield from self._hello(self._nodes.hellos(node, parse_hellos(event["ranks"])))
+        elif kind == "link":
+            host = self._nodes.lost(node)
+            yield Note(f"node {node}: {event['lost']}; trying again in {event['wait']:g} s", host, "warn")
         self._note_refusal(now)
-        if self._comes_back:  # silent, and meant to be
+        if self._comes_back or self._nodes.away:  # silent, and meant to be; or moving where nobody sees it
             self.signs = self.signs.unwatched(now)
 
     def probed(self, probe: Probe, ladder: Ladder) -> Iterator[Event]:
@@ -271,9 +280,8 @@ class Watch:
         wait = max(0.0, (self.run.restart_at or 0.0) - self.host_now)
         return f"{who} ended ({exit_}); the host starts it again in {wait:.0f} s, for attempt {self.run.attempt + 1}"
 
-    def _log(self, event: dict[str, Any], now: float) -> Iterator[Event]:
-        self._reader.feed(self.place.take(event))
-        before, self.summary = self.summary, self._reader.summary()
+    def _log(self, event: dict[str, Any], node: int, now: float) -> Iterator[Event]:
+        before, self.summary = self.summary, self._nodes.read(node, self.at[node].take(event))
         self.signs = self.signs.seen("log", self.summary.messages, now)
         for name, marks in self.summary.reached.items():
             old = before.reached.get(name, {})
@@ -286,11 +294,10 @@ class Watch:
                 yield StageDone(stage, self.seconds_at(end.id), self.baseline.seconds_to(end.id))
         self.signs = self.signs.seen("milestone", sum(len(m) for m in self.summary.reached.values()), now)
 
-    def _cut(self, cut: LogCut) -> Event:
+    def _cut(self, cut: LogCut, node: int) -> Event:
         """What was reached stays, unless the server itself begins anew."""
         if cut.why == "restarted":
-            self._reader = LogReader(tp=self.run.tp, sglang=self.run.sglang)
-            self.summary = self._reader.summary()
+            self.summary = self._nodes.forget(node)
         return Note(str(cut))
 
     def placed(self, run: Run, *, ended: bool = False) -> None:
@@ -307,8 +314,8 @@ class Watch:
         usual = self.baseline.seconds_to(name)
         return MilestoneReached(name, BY_ID[name].stage, rank, line, self.seconds_at(name, rank), usual)
 
-    def _vitals(self, event: dict[str, Any], now: float) -> None:
-        vitals = self.vitals = parse_vitals(event)
+    def _vitals(self, vitals: Vitals, now: float) -> None:
+        self.vitals = vitals
         self.host_now = vitals.now
         self.rates.take(vitals, now)
         touched = sum(rank.minflt for rank in vitals.ranks.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -49,6 +50,11 @@ class Stopped:
     proof: Proof | None = None
     beside: str = ""
     unwritten: tuple[str, ...] = ()
+
+
+def new_id() -> str:
+    """For a run over several hosts: as the agent makes them for one, by this machine's clock."""
+    return f"{time.strftime('%m%d-%H%M%S')}-{secrets.token_hex(2)}"
 
 
 def list_runs(agent: Agent, server: str | None = None, *, limit: int = 20, alive: bool = False) -> tuple[Run, ...]:

@@ -24,7 +24,7 @@ def error_lines(cause: LogError | None, others: Sequence[LogError], lines: int) 
 
 def _lines(role: str, error: LogError) -> Iterator[str]:
     time = datetime.fromtimestamp(error.time, timezone.utc).strftime("%H:%M:%S") if error.time is not None else ""
-    place = "  ".join(word for word in (f"line {error.line:,}", error.rank or "main", time) if word)
+    place = "  ".join(word for word in (error.host, f"line {error.line:,}", error.rank or "main", time) if word)
     yield f"{role:<7}{place}  {error.said[:300]}"
     if error.last and error.text != error.last:
         yield f"       {error.text[:300]}"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hsops.core.errors import HsopsError
+from hsops.core.nodes import ABSENT, UNKNOWN, whole
 from hsops.core.orphans import GPU_MEMORY, NO_LAUNCHER, NO_SUPERVISOR, Orphan
 from hsops.core.runs import Run
 from hsops.launch.standing import Standing
@@ -31,11 +32,7 @@ class HostStatus:
 
 def data(found: Mapping[str, HostStatus], failed: Mapping[str, HsopsError]) -> dict[str, Any]:
     """For ``--json``: ``runs`` and ``orphans`` of all hosts, and ``hosts``: each with why it could not be asked."""
-    runs = [
-        {**run.as_json(), "host": host, **_health(standing)}
-        for host, one in found.items()
-        for run, standing in one.runs
-    ]
+    runs = [{**run.as_json(), "host": hosts[0], **_health(standing)} for hosts, run, standing in _rows(found)]
     orphans = [{**orphan.as_json(), "host": host} for host, one in found.items() for orphan in one.orphans.found]
     hosts = {name: {"reachable": True, "gpu_unknown": one.orphans.blind} for name, one in found.items()}
     hosts |= {name: {"reachable": False, "error": error.as_json()[0]} for name, error in failed.items()}
@@ -44,11 +41,11 @@ def data(found: Mapping[str, HostStatus], failed: Mapping[str, HsopsError]) -> d
 
 def lines(order: Sequence[str], found: Mapping[str, HostStatus], failed: Mapping[str, HsopsError]) -> Iterator[str]:
     """For people: the runs of all hosts, then what is wrong: hosts that could not be asked, orphans."""
-    rows = [(host, run, standing) for host in order if host in found for run, standing in found[host].runs]
+    rows = _rows({host: found[host] for host in order if host in found})
     if not rows and found:
         yield "no runs"
-    for host, run, standing in rows:
-        yield _run_line(host, run, standing)
+    for on, run, standing in rows:
+        yield _run_line("+".join(on), run, standing)
     for host in order:
         if host in failed:
             first, *rest = error_lines(failed[host])
@@ -56,6 +53,27 @@ def lines(order: Sequence[str], found: Mapping[str, HostStatus], failed: Mapping
             yield from rest
         else:
             yield from _of_host(host, found[host].orphans)
+
+
+def _rows(found: Mapping[str, HostStatus]) -> list[tuple[tuple[str, ...], Run, Standing | None]]:
+    """Each run once: its hosts, the run (the whole of one over several hosts), and how it stands."""
+    rows: list[tuple[tuple[str, ...], Run, Standing | None]] = []
+    seen = set[str]()
+    for host, one in found.items():
+        for run, standing in one.runs:
+            if run.node is None:
+                rows.append(((host,), run, standing))
+            elif run.id not in seen:
+                seen.add(run.id)
+                there = {name: _run_of(found[name], run.id) for name in run.node.hosts if name in found}
+                joined = whole({name: part[0] if part else None for name, part in there.items()})
+                head = there.get(run.node.hosts[0])
+                rows.append((run.node.hosts, joined or run, head[1] if head else None))
+    return rows
+
+
+def _run_of(one: HostStatus, run: str) -> tuple[Run, Standing | None] | None:
+    return next((row for row in one.runs if row[0].id == run), None)
 
 
 def _of_host(host: str, orphans: Orphans) -> Iterator[str]:
@@ -115,8 +133,18 @@ def _run_line(host: str, run: Run, standing: Standing | None) -> str:
         + (f"  SGLang {run.sglang}" if run.sglang else "")
         + (f"  {_captures(run)}" if run.alive and run.dump_dir else "")
         + (f"  dead: {', '.join(dead)}" if dead else "")
+        + _elsewhere(run)
         + (f"  {len(run.left)} processes left: hsops stop" if run.left else "")
         + _attempts(run)
+    )
+
+
+def _elsewhere(run: Run) -> str:
+    """Nodes of which nothing is known, or that have nothing of a run that lives."""
+    unknown = [part.host for part in run.parts if part.phase == UNKNOWN]
+    absent = [part.host for part in run.parts if part.phase == ABSENT and run.alive]
+    return (f"  not asked: {', '.join(unknown)}" if unknown else "") + (
+        f"  nothing of it on {', '.join(absent)}" if absent else ""
     )
 
 

@@ -5,27 +5,34 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from hsops.core.errors import HsopsError
 from hsops.core.orphans import Orphan
 from hsops.core.proof import HeldGpu, Proof
 from hsops.remote.orphans import StoppedOrphan
 from hsops.remote.runs import Stopped
+from hsops.render.console import error_lines
 from hsops.render.status import memory, orphan_line
 
 
-def run_lines(stopped: Iterable[Stopped]) -> Iterator[str]:
-    """Of runs."""
+def host_lines(
+    stopped: Iterable[tuple[str, Stopped]], failed: Mapping[str, HsopsError], *, many: bool
+) -> Iterator[str]:
+    """Of runs: (host, what was ended there); ``many``: of several hosts, which are named then."""
     none = True
-    for one in stopped:
+    for host, one in stopped:
         none = False
-        yield f"{one.run.server}: run {one.run.id} stopped in {one.seconds:.1f} s, {len(one.ended)} processes ended"
+        on = f" on {host}" if many else ""
+        yield f"{one.run.server}: run {one.run.id}{on} stopped in {one.seconds:.1f} s, {len(one.ended)} processes ended"
         yield from _rows(one)
         if one.run.job:
             how = "Slurm ended all that it had started there" if one.run.job.over else "Slurm HAS NOT ENDED IT YET"
             yield f"  slurm      {one.run.job}: {how}"
         if one.proof:
             yield from proof_lines(one.proof, one.left)
-    if none:
+    if none and not failed:
         yield "nothing is running"
+    for error in failed.values():
+        yield from error_lines(error)
 
 
 def orphan_lines(stopped: Iterable[StoppedOrphan]) -> Iterator[str]:

@@ -54,7 +54,7 @@ def job(agent: Agent, tmp_path: Path) -> Extract:
 def wait_for(agent: Agent, run: Run, key: str) -> object:
     """As ``launch --wait-healthy`` does, for a minute."""
     return wait_healthy(
-        agent,
+        [agent],
         run,
         baseline=Baseline("tiny"),
         patience=Patience(60.0),

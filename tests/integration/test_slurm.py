@@ -83,7 +83,7 @@ def serving(agent: Agent, server: ServerSpec, dumps: Path, *words: str, name: st
 
 def healthy(agent: Agent, run: Run, emit: Any = ignore, seconds: float = 60.0) -> Run:
     """The run, once it answers."""
-    found = wait_healthy(agent, run, baseline=Baseline("victim"), patience=Patience(seconds), emit=emit)
+    found = wait_healthy([agent], run, baseline=Baseline("victim"), patience=Patience(seconds), emit=emit)
     assert isinstance(found, Healthy)
     return found.run
 

@@ -264,7 +264,7 @@ def uncommented(text: str) -> str:
 
 
 def test_the_repositorys_inventory_is_right_as_it_is_and_uncommented(tmp_path):
-    """It is the manual: the lab is the default, and the commented host, group, server and patch are good too."""
+    """It is the manual: the lab is the default, and the commented hosts, group, servers and patch are good too."""
     text = (ROOT / "inventory.yaml").read_text()
 
     shipped, whole = load(ROOT / "inventory.yaml"), load(write(tmp_path, uncommented(text)))
@@ -274,7 +274,8 @@ def test_the_repositorys_inventory_is_right_as_it_is_and_uncommented(tmp_path):
     assert (kimi.host, kimi.tp, kimi.nccl, kimi.patches) == ("rtx8", 8, "pcie-p2p", ("eagle3",))
     cluster = whole.servers["kimi-cluster"]
     assert (cluster.host, cluster.executor, cluster.slurm.gres) == ("login", "slurm", "gpu:8")
-    assert whole.groups == {"blackwell": ("rtx8",)}
+    assert whole.groups == {"blackwell": ("rtx8", "rtx9")}
+    assert whole.servers["deepseek-v3"].hosts == ("rtx8", "rtx9")
     assert whole.patches["eagle3"].boundaries == (3, 31, 59)
 
 

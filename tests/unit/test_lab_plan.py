@@ -174,5 +174,5 @@ def test_the_commented_part_of_the_repositorys_inventory_is_valid(tmp_path: Path
     kimi = inventory.servers["kimi-k2.5"]
     assert (kimi.host, kimi.tp, kimi.nccl) == ("rtx8", 8, "pcie-p2p")
     assert inventory.patches[kimi.patches[0]].boundaries == (3, 31, 59)
-    assert inventory.groups == {"blackwell": ("rtx8",)}
+    assert inventory.groups == {"blackwell": ("rtx8", "rtx9")}
     assert inventory.servers["tiny"] == load(REPOSITORY).servers["tiny"]

@@ -327,7 +327,7 @@ def test_a_start_whose_host_could_not_note_it_stands_with_a_warning() -> None:
             return {"run": run, "warning": "the audit log lacks this launch: no space"}
 
     lock = Noted(Agent(LocalHost("box"), python="/venv/bin/python", state_dir="/s"), "hsops launch")
-    started = ensure(lock, planned(), (), replace=False, healthy=False, emit=told.append)
+    started = ensure([lock], [planned()], (), replace=False, healthy=False, emit=told.append)
 
     assert started.fresh and started.run.id == run["id"]
     assert told == [Note(f"the server is started, but {started.warning}", planned().host, "warn")]
