@@ -107,10 +107,7 @@ class Probe:
 
     def _census(self, port: "int | None") -> "list[dict[str, Any]]":
         found = probe_census.find(
-            pid=self.params.get("pid"),
-            run=self.params.get("mark") or self.params.get("run"),
-            port=port,
-            log=self.params.get("log"),
+            pid=self.params.get("pid"), run=self.params.get("run"), port=port, log=self.params.get("log")
         )
         for process in found:
             process["argv"] = [word[:200] for word in process["argv"][:60]]

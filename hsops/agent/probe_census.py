@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from hsops.agent import procs
+from hsops.agent.rundir import RunDir
 
 COMPILERS = frozenset(
     {"nvcc", "cicc", "ptxas", "ptxas-blackwell", "fatbinary", "nvlink", "cudafe++", "ninja", "ld", "collect2", "as"}
@@ -31,7 +32,10 @@ def find(
     if not pid and port:
         root = next((p for p in everyone if _serves(procs.argv(p), port)), None)
     tree = procs.below([root], everyone) | {root} if root else set()
-    marked = snapshot.shows(run, os.path.realpath(os.path.expanduser(log))) if run and log else set()
+    marked: set[int] = set()
+    if run and log:
+        path = os.path.realpath(os.path.expanduser(log))
+        marked = snapshot.shows(RunDir(os.path.dirname(path)).mark(), path)
     boot = time.time() - float(_uptime())
     found = [describe(everyone[p], boot, root) | {"orphan": p not in tree} for p in sorted(tree | marked)]
     return [process for process in found if process["role"] != "supervisor"]

@@ -199,10 +199,10 @@ class Run:
     node: Node | None = None
     parts: tuple[Part, ...] = ()
 
-    @property
-    def mark(self) -> str:
-        """What its processes carry in their environment."""
-        return f"{self.id}/{self.node.rank}" if self.node and self.node.rank else self.id
+    def named(self, rank: str) -> str:
+        """For people: ``TP3``, and of a server over several hosts ``TP3 on b``."""
+        host = self.host_of(rank)
+        return f"{rank} on {host}" if host else rank
 
     def host_of(self, who: str) -> str:
         """Where a rank is, or another process that ``dead`` names; "" on one host, which needs no telling."""

@@ -43,7 +43,7 @@ def probe(
     asked: dict[str, Any] = {"budget_s": BUDGET_S, "port": port, "tp": tp, "dumps": dumps, "server": server}
     if run:
         asked |= {"run": run.id, "port": run.port, "log": run.log, "tp": run.tp, "dumps": run.dump_dir or dumps}
-        asked |= {"pid": run.pid, "server": run.server, "since": run.started, "mark": run.mark}
+        asked |= {"pid": run.pid, "server": run.server, "since": run.started}
     where = agent.at(run) if run else agent
     if run and run.job and where is agent:  # what had this pid and this port was on another host
         asked |= {"pid": None, "port": None}

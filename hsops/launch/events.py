@@ -25,7 +25,7 @@ class RunFollowed(Event):
 class MilestoneReached(Trace):
     """A step was reached, by ``rank`` ("" for the main process), ``seconds`` after the start.
 
-    ``usual_s``: when good runs reached it; None when unknown.
+    ``usual_s``: when good runs reached it; None when unknown. ``host``: of the rank, where a server is on several.
     """
 
     milestone: str
@@ -34,6 +34,7 @@ class MilestoneReached(Trace):
     line: int
     seconds: float | None
     usual_s: float | None
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ class Waiting(Trace):
     """Nothing new, but the watch goes on.
 
     Args:
-        stage: under way; missing: ranks that have not ended it, when others have.
+        stage: under way; missing: ranks that have not ended it, when others have, as ``Run.named`` tells them.
         silent_s: since anything moved; limit_s: when that is called a stall.
         lines: of the log. remaining_s: to healthy, by good runs; None when unknown.
         doing: what it does meanwhile, in sentences: who reads how fast, what is compiled.

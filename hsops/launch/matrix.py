@@ -59,4 +59,5 @@ def _note(watch: Watch, stage: str) -> str:
     behind = watch.summary.missing(upcoming) if upcoming else ()
     if bars:
         return f"{bars[-1].percent} %"
-    return f"waiting for {', '.join(behind)}" if behind and len(behind) < watch.summary.tp else ""
+    some = behind and len(behind) < watch.summary.tp
+    return f"waiting for {', '.join(map(watch.run.named, behind))}" if some else ""

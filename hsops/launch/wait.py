@@ -218,7 +218,7 @@ class _Pace:
             self._next_waiting = now + _WAITING_S
             upcoming = watch.summary.next
             behind = watch.summary.missing(upcoming) if upcoming else ()
-            missing = behind if len(behind) < watch.summary.tp else ()
+            missing = tuple(map(watch.run.named, behind)) if len(behind) < watch.summary.tp else ()
             silent = round(watch.signs.silent_s(now), 1)
             stage = watch.summary.stage
             told = doing(watch, now=now)

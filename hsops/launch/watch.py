@@ -312,7 +312,8 @@ class Watch:
 
     def _reached(self, name: str, rank: str, line: int) -> MilestoneReached:
         usual = self.baseline.seconds_to(name)
-        return MilestoneReached(name, BY_ID[name].stage, rank, line, self.seconds_at(name, rank), usual)
+        seconds, host = self.seconds_at(name, rank), self.run.host_of(rank)
+        return MilestoneReached(name, BY_ID[name].stage, rank, line, seconds, usual, host)
 
     def _vitals(self, vitals: Vitals, now: float) -> None:
         self.vitals = vitals

@@ -13,7 +13,7 @@ SIZE = 80 << 10  # 72 KiB were full when a diagnosis learned to ask NCCL, and wh
 # Neighbours that are alike compress better, by two kilobytes in all: each next one is that which the 32 KiB before it
 # tell most of. Any order is right, and a module that is not named comes last.
 _ORDER = """
-gpus doctor_gpus probe_gpus probe probe_stacks patch_owners patch_shapes patch_plan patch_view patch patch_store
+gpus doctor_gpus probe_gpus probe probe_stacks patch_owners patch_shapes patch patch_plan patch_view patch_store
 patch_script patch_site lock lock_verbs patch_copy patch_guard slurm leases audit runs strangers proof rundir stop
 full_disk facts orphans doctor jit_cache dumps logs send evict probe_faults aside tree prune probe_host pulse
 probe_census probe_strace probe_sample vitals follow direct restart probe_tools oom job protocol probe_files

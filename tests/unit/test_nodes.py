@@ -107,7 +107,6 @@ def test_the_parts_of_a_run_are_one_whole() -> None:
     assert (run.host_of("TP0"), run.host_of("TP1")) == ("a", "b")
     assert a_part(1).silent == () and a_part(1, hellos=[]).silent == ("TP1",)
     assert whole({"a": a_part(0), "b": a_part(1, hellos=[])}).silent == ("TP1",)  # type: ignore[union-attr]
-    assert (a_part(0).mark, a_part(1).mark) == ("1201-100000-abcd", "1201-100000-abcd/1")
 
 
 def test_a_part_that_ended_is_a_death_with_its_host() -> None:
