@@ -104,6 +104,9 @@ def test_a_busy_wait_is_named(hsops: Cli, lab: Lab, fault: str, port: str) -> No
     pids = rank_pids(hsops)
 
     verdict = look(hsops)
+    until = time.monotonic() + 90
+    while verdict["class"] == "starting" and time.monotonic() < until:  # good runs on a busy machine took as long
+        verdict = look(hsops)
 
     launched = json.loads(launch.stdout.splitlines()[-1])
     assert launch.returncode == 7 and not launched["ok"], launch.stderr
