@@ -32,7 +32,7 @@ from hsops.cli import (
 )
 from hsops.cli.help import Command, Group
 from hsops.cli.options import everywhere
-from hsops.core.errors import UsageError
+from hsops.core.errors import HsopsError, UsageError
 from hsops.render import streams
 from hsops.render.console import Console
 
@@ -93,13 +93,15 @@ def main() -> None:
     streams.prepare()
     try:
         if "--json" not in sys.argv[1:]:
-            app()
-        sys.exit(app(standalone_mode=False))  # what it returns is the exit code of ``typer.Exit``
+            app(prog_name="hsops")  # completion is written for this name, however it was started
+        sys.exit(app(prog_name="hsops", standalone_mode=False))  # what it returns is the exit code of ``typer.Exit``
     except _CommandLineError as error:
         command = _command(error.ctx)
         console = Console(command or "hsops", as_json=True, color=False)
         fix = " ".join(filter(None, ("hsops", command, "--help")))
         sys.exit(console.error(UsageError(error.format_message(), fix=fix)))
+    except HsopsError as error:  # of an option that acts while it is parsed
+        sys.exit(Console("hsops", as_json="--json" in sys.argv[1:], color=False).error(error))
     except OSError as error:  # help and the version: whatever a command prints has its own door
         sys.exit(Console("hsops", as_json=False, color=False).error(streams.unwritten(sys.stdout, error)))
 

@@ -79,7 +79,7 @@ def resolve(way: Way, *, accept_new: bool = False) -> Target:
         fault = Fault("inventory", 0, 0, f"hosts.{way.name}.ssh_config", f"there is no file {way.ssh_config}")
         raise ConfigError([fault], fix="correct it; or, when it is the lab's, make the lab: hsops lab up")
     destination, config, at_port = arguments(way)
-    lines = _ask([*config, *at_port, "--", destination], way)
+    lines = _ask(config, [*at_port, "--", destination], way)
     target = parse(way.name, destination, lines, config=config, at_port=at_port)
     return replace(target, accept_new=target.accept_new or accept_new, keepalive=way.keepalive)
 
@@ -91,8 +91,7 @@ def arguments(way: Way) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
         return way.ssh, config, ()
     match = _DESTINATION.match(way.ssh)
     if not match:
-        fault = Fault("inventory", 0, 0, f"hosts.{way.name}.ssh", f"{way.ssh!r} is not user@host[:port] or an alias")
-        raise ConfigError([fault])
+        raise _no_address(way, "is not user@host[:port] or an alias")
     user = f"{match['user']}@" if match["user"] else ""
     port = ("-p", match["port"]) if match["port"] else ()
     return user + (match["v6"] or match["host"]), config, port
@@ -174,9 +173,25 @@ def _unless_none(value: str) -> str:
     return "" if value == "none" else value
 
 
-def _ask(arguments: Sequence[str], way: Way) -> list[str]:
+def _no_address(way: Way, why: str) -> ConfigError:
+    return ConfigError([Fault("inventory", 0, 0, f"hosts.{way.name}.ssh", f"{way.ssh!r} {why}")])
+
+
+def _ask(config: Sequence[str], address: Sequence[str], way: Way) -> list[str]:
+    """What ``ssh -G`` prints. Its no is about the address when with the same configuration it takes another one."""
+    done = _openssh([*config, *address], way)
+    if done.returncode == 0:
+        return done.stdout.decode(errors="replace").splitlines()
+    said = done.stderr.decode(errors="replace").strip().splitlines() or ["ssh -G failed"]
+    if _openssh([*config, "--", "localhost"], way).returncode == 0:
+        usage = said[0].startswith("usage:")
+        raise _no_address(way, "is no address for ssh" + ("" if usage else f": {said[-1]}"))
+    raise ConfigError([Fault(way.ssh_config or "~/.ssh/config", 0, 0, "", line) for line in said])
+
+
+def _openssh(arguments: Sequence[str], way: Way) -> subprocess.CompletedProcess[bytes]:
     try:
-        done = subprocess.run(
+        return subprocess.run(
             ["ssh", "-G", "-T", *arguments],
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -187,8 +202,3 @@ def _ask(arguments: Sequence[str], way: Way) -> list[str]:
         raise UnreachableError("OpenSSH's client is not installed here", host=way.name, fix=NO_CLIENT) from None
     except subprocess.TimeoutExpired:
         raise UnreachableError("ssh -G does not end; is there a slow `Match exec`?", host=way.name) from None
-    if done.returncode != 0:
-        said = done.stderr.decode(errors="replace").strip().splitlines()
-        file = way.ssh_config or "~/.ssh/config"
-        raise ConfigError([Fault(file, 0, 0, "", line) for line in said or ["ssh -G failed"]])
-    return done.stdout.decode(errors="replace").splitlines()

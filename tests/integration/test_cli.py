@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import socket
 import subprocess
 import sys
@@ -39,6 +40,56 @@ def test_json_is_taken_before_and_after_the_command(here):
         assert done.returncode == 0, done.stderr
         envelope = json.loads(done.stdout)
         assert (envelope["schema"], envelope["command"], envelope["ok"]) == ("hsops/1", "doctor", True)
+
+
+@pytest.mark.parametrize(
+    "typed,said",
+    [
+        (["user@host:99999"], "USER@HOST 'user@host:99999' is no address for ssh: Bad port"),
+        (["a b"], "USER@HOST 'a b' is no address for ssh: hostname contains invalid characters"),
+        (["root@"], "USER@HOST 'root@' is not user@host[:port] or an alias"),
+        (["ssh://root@box:99999"], "USER@HOST 'ssh://root@box:99999' is no address for ssh"),
+        ([""], "USER@HOST '' names no host"),
+        (["box", "--ssh-config", "/nowhere"], "--ssh-config '/nowhere': there is no file /nowhere"),
+    ],
+)
+def test_init_blames_what_was_typed(tmp_path, typed, said):
+    """Neither ~/.ssh/config nor an inventory that nobody has yet; and nothing is written."""
+    done = hsops("init", *typed, cwd=tmp_path)
+
+    assert done.returncode == 2
+    assert done.stderr.startswith(said) and "\n  fix: hsops init " in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_address_in_the_inventory_is_blamed_there(tmp_path):
+    """And a fault of OpenSSH's own file in that file."""
+    (tmp_path / "config").write_text("Host box\n  NoSuchWord 1\n")
+    text = "hosts:\n  box: {{ ssh: {ssh}, python: /usr/bin/python3{more} }}\n"
+
+    (tmp_path / "inventory.yaml").write_text(text.format(ssh="a b", more=""))
+    address = hsops("doctor", cwd=tmp_path)
+    (tmp_path / "inventory.yaml").write_text(text.format(ssh="box", more=f", ssh_config: {tmp_path}/config"))
+    config = hsops("doctor", cwd=tmp_path)
+
+    assert "hosts.box.ssh: 'a b' is no address for ssh" in address.stderr
+    assert address.returncode == config.returncode == 4
+    assert config.stderr.startswith(f"box: {tmp_path}/config: ") and "line 2" in config.stderr
+
+
+def test_completion_is_for_hsops_and_for_a_shell_that_has_it(tmp_path):
+    """Also when Python started it; in another shell the fix is a line to type."""
+    line = f"{shlex.quote(sys.executable)} -m hsops --show-completion; exit $?"
+
+    bash, sh = (
+        subprocess.run([shell, "-c", line], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+        for shell in ("bash", "/bin/dash")
+    )
+
+    assert bash.returncode == 0 and "_HSOPS_COMPLETE=complete_bash" in bash.stdout
+    assert bash.stdout.rstrip().endswith(" hsops")
+    assert (sh.returncode, sh.stdout) == (2, "")
+    assert "there is no completion for" in sh.stderr and "fix: bash -c 'hsops --show-completion; true'" in sh.stderr
 
 
 def test_the_agent_is_uploaded_once_by_its_hash(here):
