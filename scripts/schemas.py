@@ -53,16 +53,16 @@ EVENTS = """\
 # Event lines of `--json`
 
 Made from the code by `make docs`. While a command works it writes these, one JSON object a line, before its
-[envelope](exit-codes.md#-json); a reader takes what it knows and leaves the rest. Each also has `schema`, `command` and
-`event`. Keys in brackets may be left out or null.
+[envelope](exit-codes.md#the-json-envelope); a reader takes what it knows and leaves the rest. Each also has `schema`,
+`command` and `event`. Keys in brackets may be left out or null.
 """
 
 
 ERRORS = """\
 # Types of errors
 
-`errors[].type` of the JSON [envelope](exit-codes.md#-json), made from the code by `make docs`. The exit code follows
-from the type; a program decides by either, never by the words of `message`.
+`errors[].type` of the JSON [envelope](exit-codes.md#the-json-envelope), made from the code by `make docs`. The exit
+code follows from the type; a program decides by either, never by the words of `message`.
 
 | type | exit code | |
 |---|---|---|

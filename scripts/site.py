@@ -23,6 +23,7 @@ NAV: dict[str, list[str]] = {
         "docs/how-to/connect.md",
         "docs/how-to/proxyjump.md",
         "docs/how-to/containers.md",
+        "docs/explanation/boxes-and-slurm.md",
         "docs/how-to/read-only-image.md",
         "docs/how-to/lab.md",
         "docs/how-to/doctor.md",
@@ -100,7 +101,7 @@ def menu() -> dict[str, list[str]]:
         "Start": sorted(_pages("docs/tutorial") - named),
         "How to": sorted(_pages("docs/how-to") - named),
         "Measured": sorted(_pages("docs/reference") - named),
-        "Why it is so": sorted(_pages("docs/explanation")),
+        "Why it is so": sorted(_pages("docs/explanation") - named),
         "Decisions": sorted(_pages("docs/decisions")),
     }
     return {section: [*names, *rest.get(section, [])] for section, names in NAV.items()}

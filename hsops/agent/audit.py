@@ -102,7 +102,7 @@ def _faults(path: str, head: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _broken(number: int, seq: int, before: int) -> str:
     if seq > before + 1:
-        return f"{seq - before - 1} lines before it are missing"
+        return f"missing before it: {seq - before - 1} line" + "s" * (seq - before > 2)
     if seq <= before:
         return "does not follow: a line was inserted, or the order changed"
     return f"does not follow: line {number - 1} was changed" if number > 1 else "does not begin the file"

@@ -102,7 +102,7 @@ def inventory_of(ssh: str, seen: Seen, *, model: str, ssh_config: str = "") -> s
         "patches:",
         "  hs-dump:",
         "    boundaries: [3]  # CHANGE: k = the state just before layer k",
-        "    final: pre-norm",
+        "    final: pre-norm  # CHANGE, by who trains. speculators: pre-norm; SpecForge: both, with three boundaries",
         f"default: {served}",
     ]
     return "\n".join(lines) + "\n"

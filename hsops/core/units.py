@@ -25,6 +25,11 @@ def count(number: int) -> str:
     return f"{value:,.3g} G"
 
 
+def counted(number: int, word: str) -> str:
+    """A number of things: ``1 error``, ``2,000 errors``, ``2 processes``."""
+    return f"{number:,} {word}{'' if number == 1 else 'es' if word.endswith('s') else 's'}"
+
+
 def size(count: float) -> str:
     """Bytes for people, in binary units: ``924 GiB``, ``1.02 GiB``, ``512 B``."""
     for unit in ("B", "KiB", "MiB", "GiB"):

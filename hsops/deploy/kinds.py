@@ -8,6 +8,7 @@ from pathlib import Path
 
 from hsops.core.errors import UnsupportedError
 from hsops.core.inventory import HsDumpPatch, PatchSpec
+from hsops.core.units import counted
 from hsops.deploy import do, edits, parts, plan_edits
 from hsops.deploy.edits import Made
 from hsops.deploy.facts import Facts
@@ -90,7 +91,8 @@ def _made(lock: Lock, wanted: DiffParts | FilesParts | ScriptParts, facts: Facts
 def _rehearsed(lock: Lock, wanted: ScriptParts, facts: Facts) -> Made:
     """Run the script on the host, on a copy."""
     found = do.rehearse(lock, wanted)
-    notes = [f"{wanted.label} left {found.ended} processes behind; they were ended"] if found.ended else []
+    left = counted(found.ended, "process")
+    notes = [f"{wanted.label} left {left} behind, ended by hsops"] if found.ended else []
     made = edits.of_script(wanted, facts, found.files)
     return replace(made, notes=(*made.notes, *notes))
 

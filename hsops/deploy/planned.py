@@ -116,7 +116,11 @@ def way_back(
     """
     state, reason = judged
     if state == "foreign" and not force:
-        raise ForeignError(reason, why="a revert would undo that too", fix="look: --revert --diff --force --check")
+        raise ForeignError(
+            reason,
+            why="a revert would undo that too",
+            fix=f"look: hsops deploy --revert {name} --force --diff --check; do it: the same without --check",
+        )
     told = facts.recorded
     return Plan(
         name,

@@ -13,6 +13,7 @@ from hsops.core.events import Emit, Note
 from hsops.core.inventory import PatchSpec, ServerSpec
 from hsops.core.nodes import ABSENT, whole
 from hsops.core.runs import Run, parse_run
+from hsops.core.units import counted
 from hsops.launch import needs
 from hsops.launch.env_lint import Machine, wants_machine
 from hsops.launch.flags import Parser, parse_options
@@ -188,7 +189,8 @@ def _clear(lock: Lock, run: Run, emit: Emit) -> None:
     host = lock.agent.host.name
     if any(part.host == host and part.phase == ABSENT for part in run.parts):
         return
-    what = f"stopping run {run.id}" if run.alive else f"ending {len(run.left)} processes that run {run.id} left behind"
+    left = f"ending what run {run.id} left behind: {counted(len(run.left), 'process')}"
+    what = f"stopping run {run.id}" if run.alive else left
     emit(Note(f"{what} first", host))
     stopped = stop_run(lock.agent, run.id, grace=10.0 if run.alive else 0.0, lock=lock, keep=True)
     if stopped.left:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from hsops.core.units import counted
 from hsops.remote.audit import Audit
 
 
@@ -28,7 +29,7 @@ def _what(told: dict[str, Any]) -> str:
         files = told.get("files")
         count = len(files) if isinstance(files, list) else 0
         change = f"{told.get('before') or '-'} -> {told.get('after') or '-'}"
-        return f"{_text(told, 'patch')} {change}, {count} file{'s' * (count != 1)}{end}"
+        return f"{_text(told, 'patch')} {change}, {counted(count, 'file')}{end}"
     if "run" in told:
         beside = f", beside {told['beside']}" if told.get("beside") else ""
         return f"{_text(told, 'server')}: run {told['run']}{beside}{end}"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hsops.core.units import size
+from hsops.core.units import counted, size
 from hsops.deploy.do import Done
 from hsops.deploy.payload import PACKAGE
 from hsops.deploy.planned import Action, Plan
@@ -123,7 +123,7 @@ def _actions(plan: Plan) -> Iterator[str]:
             inside.setdefault((action.kind, folder + package), []).append(action)
     for (kind, folder), some in inside.items():
         total = sum(len(action.after or action.before or b"") for action in some)
-        yield _line(kind, f"{place}/{folder}", f"{len(some)} file{'s' * (len(some) != 1)}, {size(total)}")
+        yield _line(kind, f"{place}/{folder}", f"{counted(len(some), 'file')}, {size(total)}")
     for action in plan.actions:
         if f"{PACKAGE}/" not in action.path:
             yield _line(action.kind, f"{place}/{action.path}", _note(action))

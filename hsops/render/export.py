@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
 from hsops.core.dump_check import Finding
-from hsops.core.units import size
+from hsops.core.units import counted, size
 from hsops.export.export import CONFIG, Exported
 from hsops.render.console import Outcome
 
@@ -18,7 +18,9 @@ def outcome(exported: Exported, *, folder: str, to: str) -> Outcome:
     errors = tuple({"type": "Finding", **asdict(f), "message": f"{f.file}: {f.reason}"} for f in exported.findings)
     data = {"folder": folder, "to": to, **asdict(exported)}
     said = (
-        f"{exported.samples:,} samples · in {to} for {exported.format}" if exported.complete else f"no data set in {to}"
+        f"{counted(exported.samples, 'sample')} · in {to} for {exported.format}"
+        if exported.complete
+        else f"no data set in {to}"
     )
     return Outcome(data, list(lines(exported, to=to)), 0 if exported.complete else 1, errors, said)
 
@@ -26,19 +28,19 @@ def outcome(exported: Exported, *, folder: str, to: str) -> Outcome:
 def lines(exported: Exported, *, to: str) -> Iterator[str]:
     """The report."""
     yield from _faults(exported.findings or exported.left_out)
-    total = f"{exported.samples:,} samples · {exported.tokens:,} tokens · {size(exported.bytes)}"
+    total = f"{counted(exported.samples, 'sample')} · {exported.tokens:,} tokens · {size(exported.bytes)}"
     if not exported.complete:
-        yield f"no data set in {to}: {len(exported.findings):,} faults; {total} are there for the next run"
+        yield f"no data set in {to}: {counted(len(exported.findings), 'fault')}; {total} are there for the next run"
         yield "next: hsops fetch brings what is damaged here again; --partial exports the rest"
         return
     ways = ", ".join(
         f"{count:,} by {way}" if way != "written" else f"{count:,} written" for way, count in exported.made.items()
     )
     did = f"{ways} in {exported.seconds:.1f} s" if exported.made else "nothing to do"
-    out = f" · {len(exported.left_out):,} faults left out" if exported.left_out else ""
+    out = f" · {counted(len(exported.left_out), 'fault')} left out" if exported.left_out else ""
     yield f"{total} · in {to} for {exported.format} · {did}{out}"
     if exported.unlearned:
-        yield f"{exported.unlearned:,} samples have a loss_mask of zeros: nothing is learned from them"
+        yield f"{counted(exported.unlearned, 'sample')} with a loss_mask of zeros: nothing is learned there"
     yield from _layers(exported)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hsops.core.errors import HsopsError
-from hsops.core.units import size
+from hsops.core.units import counted, size
 from hsops.extract.job import Extracted, ServerRow
 from hsops.extract.pool import Failure
 from hsops.render.console import Outcome, error_lines
@@ -64,8 +64,8 @@ def lines(extracted: Extracted, *, drained: bool = False) -> Iterator[str]:
         yield f"{extracted.already:,} of {extracted.prompts:,} done already · {sums}" + (f" · {fetch}" if fetch else "")
         return
     already = f" · {extracted.already:,} were done already" if extracted.already else ""
-    errors = f"{len(extracted.failures)} errors"
-    yield f"{extracted.samples:,} samples · {sums} · {errors} · {clock(extracted.seconds)}{already}"
+    errors = counted(len(extracted.failures), "error")
+    yield f"{counted(extracted.samples, 'sample')} · {sums} · {errors} · {clock(extracted.seconds)}{already}"
     if len(extracted.servers) > 1:
         yield from _table(extracted.servers)
     yield from _failures(extracted.failures)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from hsops.core.units import size
+from hsops.core.units import counted, size
 from hsops.fetch.fetch import Fetched
 from hsops.fetch.forecast import Forecast
 from hsops.remote.dumps import Listing
@@ -49,22 +49,25 @@ _COUNTS = ("bytes", "fetched", "bytes_sent", "lost_streams", "bad_checksums", "s
 def lines(fetched: Fetched, data: dict[str, Any]) -> Iterator[str]:
     """The report."""
     count = (
-        f"{data['samples']:,} samples · {data['tokens']:,} tokens" if "samples" in data else f"{data['files']:,} files"
+        f"{counted(data['samples'], 'sample')} · {data['tokens']:,} tokens"
+        if "samples" in data
+        else counted(data["files"], "file")
     )
     total, to = f"{count} · {size(fetched.bytes)}", data["to"]
     if not fetched.fetched and not fetched.troubles:
         yield f"nothing to do: {total} are in {to}, whole"
     else:
-        yield f"{total} · {len(fetched.troubles)} errors · in {to}, every file checked"
+        yield f"{total} · {counted(len(fetched.troubles), 'error')} · in {to}, every file checked"
         yield " · ".join(_way(fetched))
     if fetched.evicted:
-        yield f"{fetched.evicted:,} files, {size(fetched.evicted_bytes)}, removed on {data['host']}: {fetched.ledger}"
+        gone = f"{counted(fetched.evicted, 'file')}, {size(fetched.evicted_bytes)}"
+        yield f"{gone}, removed on {data['host']}: {fetched.ledger}"
     if fetched.kept:
-        yield f"{len(fetched.kept)} files stay on {data['host']}:"
+        yield f"{counted(len(fetched.kept), 'file')} left on {data['host']}:"
         yield from _listed([f"{name}  {why}" for name, why in fetched.kept.items()])
     yield from _listed([f"{t.id}  {t.message}" for t in fetched.troubles])
     if failed := data.get("failed"):
-        yield f"{len(failed)} samples failed on {data['host']} and have no dump; hsops extract tries them again:"
+        yield f"{counted(len(failed), 'sample')} failed on {data['host']}, without a dump; hsops extract tries again:"
         yield from _listed([f"{id_}  {reason}" for id_, reason in failed.items()])
 
 
@@ -76,16 +79,16 @@ def forecast(found: Forecast, *, host: str, to: str, **where: str) -> Outcome:
 
 
 def _forecast_lines(found: Forecast, host: str, to: str) -> Iterator[str]:
-    yield f"{found.files:,} files, {size(found.bytes)}, on {host}"
+    yield f"{counted(found.files, 'file')}, {size(found.bytes)}, on {host}"
     if found.files_to_check:
-        yield f"{found.files_to_check:,} files, {size(found.bytes_to_check)}, in {to} would be read first"
+        yield f"{counted(found.files_to_check, 'file')}, {size(found.bytes_to_check)}, in {to} would be read first"
     if not found.files_to_send:
         yield "nothing would be sent"
         return
     eta = (
         f" · about {_duration(found.eta_s)} at {size(found.rate)}/s ({found.channel}, one stream)" if found.rate else ""
     )
-    yield f"{found.files_to_send:,} files, {size(found.bytes_to_send)}, would be sent{eta}"
+    yield f"{counted(found.files_to_send, 'file')}, {size(found.bytes_to_send)}, would be sent{eta}"
     if found.free is not None and found.bytes_to_send > found.free:
         yield f"they do not fit: {to} has {size(found.free)} free"
     if found.conflicts:
@@ -105,11 +108,11 @@ def _way(fetched: Fetched) -> Iterator[str]:
     if fetched.seconds:
         yield f"{size(fetched.bytes_sent / fetched.seconds)}/s"
     if fetched.channel:
-        yield f"{fetched.channel}, {fetched.streams} streams"
+        yield f"{fetched.channel}, {counted(fetched.streams, 'stream')}"
     if fetched.lost_streams:
-        yield f"{fetched.lost_streams} streams lost and opened again"
+        yield f"{counted(fetched.lost_streams, 'stream')} lost and opened again"
     if fetched.bad_checksums:
-        yield f"{fetched.bad_checksums} wrong checksums, sent again"
+        yield f"{counted(fetched.bad_checksums, 'wrong checksum')}, sent again"
 
 
 def _listed(texts: list[str]) -> Iterator[str]:

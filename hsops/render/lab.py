@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from hsops.core.units import counted
+
 if TYPE_CHECKING:
     from hsops.lab import Lab, Status
     from hsops.lab.processes import Found
@@ -23,7 +25,7 @@ def up_lines(lab: Lab) -> Iterator[str]:
 
 def down_lines(ended: list[Found]) -> Iterator[str]:
     """After ``lab down``."""
-    yield f"lab down, {len(ended)} processes ended" if ended else "lab down"
+    yield f"lab down, {counted(len(ended), 'process')} ended" if ended else "lab down"
     for process in ended:
         yield f"  {process.pid}  {process.title[:100]}"
 

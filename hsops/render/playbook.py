@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
-from hsops.core.units import count, size
+from hsops.core.units import count, counted, size
+from hsops.export.formats import SpecForge, Speculators
 from hsops.playbook.load import Plan
 from hsops.playbook.runner import Done, Report, StepStarted
 from hsops.render.describe import describe
 from hsops.render.progress import clock
+from hsops.verify.norms import AFTER, BEFORE
 
 
 @describe.register
@@ -18,7 +21,9 @@ def _(event: StepStarted) -> Iterable[str]:
 
 def plan_lines(plan: Plan) -> Iterator[str]:
     """What would be done."""
-    yield f"{plan.name}: {len(plan.steps)} steps" + (f", then {plan.on_failure} on failure" if plan.on_failure else "")
+    yield f"{plan.name}: {counted(len(plan.steps), 'step')}" + (
+        f", then {plan.on_failure} on failure" if plan.on_failure else ""
+    )
     for number, step in enumerate(plan.steps, 1):
         options = {name: value for name, value in step.model_dump(by_alias=True).items() if value not in (None, False)}
         yield f"  {number}  {step.command:<9} " + " · ".join(f"{name} {value}" for name, value in options.items())
@@ -36,15 +41,27 @@ def closing_lines(report: Report) -> Iterator[str]:
         return
     seen = verified.data if verified and "samples" in verified.data else fetched
     faults = len(seen.get("findings", ())) + len(fetched["troubles"]) + len(fetched.get("failed", ()))
-    figures = f"{seen['samples']:,} samples · {count(seen['tokens'])} tokens · {size(seen['bytes'])}"
+    figures = f"{counted(seen['samples'], 'sample')} · {count(seen['tokens'])} tokens · {size(seen['bytes'])}"
     faults += len(exported.data.get("left_out", ())) if exported else 0
-    figures += f" · {faults} errors"
+    figures += f" · {counted(faults, 'error')}"
     if exported:
         yield f"{figures} · every file verified · in {exported.data['to']} for {exported.data['format']}"
     elif seen is fetched:
         yield f"{figures} · every file checked        next: hsops verify {fetched['to']}"
     else:
-        yield f"{figures} · every file verified        next: hsops export --format specforge {seen['folder']} --to DIR"
+        yield f"{figures} · every file verified" + _export_of(seen)
+
+
+def _export_of(verified: Mapping[str, Any]) -> str:
+    """The export that these dumps can become, by the places that every one of them has; nothing when no trainer's."""
+    places = [row["where"] for row in verified["norms"] if row["dumps"] == verified["samples"]]
+    if AFTER in places and len(set(places) - {BEFORE, AFTER}) == SpecForge.needs.boundaries:
+        trainer = SpecForge.needs.name
+    elif BEFORE in places:
+        trainer = Speculators.needs.name
+    else:
+        return ""
+    return f"        next: hsops export --format {trainer} {verified['folder']} --to DIR"
 
 
 def _last(report: Report, *commands: str) -> Done | None:

@@ -10,6 +10,7 @@ from hsops.core.errors import HsopsError
 from hsops.core.nodes import ABSENT, UNKNOWN, whole
 from hsops.core.orphans import GPU_MEMORY, NO_LAUNCHER, NO_SUPERVISOR, Orphan
 from hsops.core.runs import Run
+from hsops.core.units import counted
 from hsops.launch.standing import Standing
 from hsops.remote.orphans import Orphans
 from hsops.render.console import error_lines
@@ -134,7 +135,7 @@ def _run_line(host: str, run: Run, standing: Standing | None) -> str:
         + (f"  {_captures(run)}" if run.alive and run.dump_dir else "")
         + (f"  dead: {', '.join(dead)}" if dead else "")
         + _elsewhere(run)
-        + (f"  {len(run.left)} processes left: hsops stop" if run.left else "")
+        + (f"  {counted(len(run.left), 'process')} left: hsops stop" if run.left else "")
         + _attempts(run)
     )
 

@@ -8,6 +8,7 @@ from typing import Any
 from hsops.core.errors import HsopsError
 from hsops.core.orphans import Orphan
 from hsops.core.proof import HeldGpu, Proof
+from hsops.core.units import counted
 from hsops.remote.orphans import StoppedOrphan
 from hsops.remote.runs import Stopped
 from hsops.render.console import error_lines
@@ -22,7 +23,8 @@ def host_lines(
     for host, one in stopped:
         none = False
         on = f" on {host}" if many else ""
-        yield f"{one.run.server}: run {one.run.id}{on} stopped in {one.seconds:.1f} s, {len(one.ended)} processes ended"
+        ended = counted(len(one.ended), "process")
+        yield f"{one.run.server}: run {one.run.id}{on} stopped in {one.seconds:.1f} s, {ended} ended"
         yield from _rows(one)
         if one.run.job:
             how = "Slurm ended all that it had started there" if one.run.job.over else "Slurm HAS NOT ENDED IT YET"
@@ -38,7 +40,7 @@ def host_lines(
 def orphan_lines(stopped: Iterable[StoppedOrphan]) -> Iterator[str]:
     """Of orphans."""
     for one in stopped:
-        yield f"pid {one.orphan.pid} ended in {one.seconds:.1f} s, {len(one.ended)} processes in all"
+        yield f"pid {one.orphan.pid} ended in {one.seconds:.1f} s, {counted(len(one.ended), 'process')} in all"
         yield from _rows(one)
         yield from proof_lines(one.proof, one.left)
 
@@ -66,7 +68,7 @@ def proof_lines(proof: Proof, left: Iterable[Mapping[str, Any]]) -> Iterator[str
         yield f"  shm        {len(proof.segments_left)} left, others' or not known to be its own: {names}"
     else:
         swept = f", {len(proof.removed)} of them removed by stop" if proof.removed else ""
-        count = f"{proof.segments} segment{'s' * (proof.segments != 1)} gone{swept}"
+        count = f"{counted(proof.segments, 'segment')} gone{swept}"
         yield f"  shm        {count if proof.segments else 'no segments'}"
     yield from _gpu(proof)
 
@@ -77,7 +79,7 @@ def faults(host: str, proof: Proof | None, left: Iterable[Mapping[str, Any]]) ->
     if pids:
         why = "a process in an uninterruptible sleep waits for the kernel, mostly for a GPU's driver"
         fix = f"ps -o pid,stat,wchan:32,cmd -p {','.join(pids)} shows where; it may need a reset"
-        message = f"{len(pids)} processes are still there: {', '.join(pids)}"
+        message = f"still there: {counted(len(pids), 'process')}, {', '.join(pids)}"
         yield {"type": "UnhealthyError", "message": message, "host": host, "why": why, "fix": fix}
     for held in proof.held if proof else ():
         message = f"GPU {held.gpu}: {memory(held.mib)} is not back {proof.gpu_s if proof else 0:.0f} s after the end"

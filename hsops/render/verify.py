@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
-from hsops.core.units import size
+from hsops.core.units import counted, size
 from hsops.render.console import Outcome
 from hsops.verify.norms import Norms
 from hsops.verify.verify import Verified
@@ -41,8 +41,8 @@ def total(verified: Verified) -> str:
     compared = f" · {verified.compared:,} held against their prompts" if verified.compared else ""
     failed = f" · {verified.failed:,} failed on the host and have no dump" if verified.failed else ""
     return (
-        f"{verified.samples:,} samples · {verified.tokens:,} tokens · {size(verified.bytes)} · "
-        f"{len(verified.findings):,} faults · {verified.seconds:.1f} s{rate}{compared}{failed}"
+        f"{counted(verified.samples, 'sample')} · {verified.tokens:,} tokens · {size(verified.bytes)} · "
+        f"{counted(len(verified.findings), 'fault')} · {verified.seconds:.1f} s{rate}{compared}{failed}"
     )
 
 

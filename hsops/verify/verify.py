@@ -17,6 +17,7 @@ from hsops.core.manifest import duplicates, read_manifest, without_dump
 from hsops.core.meter import Meter
 from hsops.core.parallel import End, Watch, cores, spread
 from hsops.core.prompts import Prompt
+from hsops.core.units import counted
 from hsops.verify.norms import Norms, summary
 
 HOSTS_OWN = re.compile(
@@ -100,7 +101,7 @@ class _Progress(Watch[Checked]):
     def _tell(self, every: float) -> None:
         if time.monotonic() - self._told >= every:
             self._told = time.monotonic()
-            self._emit(self._meter.at(self._done, f"{self._faults:,} faults"))
+            self._emit(self._meter.at(self._done, counted(self._faults, "fault")))
 
 
 def _check_all(folder: Path, dumps: Sequence[Sample], wanted: Mapping[str, bytes], emit: Emit) -> dict[str, Checked]:

@@ -109,13 +109,13 @@ def other(line: bytes) -> bytes:
         (lambda held: held, []),
         (lambda held: [*held[:2], other(held[2]), *held[3:]], [(4, FOLLOWS + "line 3 was changed")]),
         (lambda held: [*held[:4], other(held[4])], [(5, "was changed")]),
-        (lambda held: [*held[:1], *held[2:]], [(2, "1 lines before it are missing")]),
-        (lambda held: held[1:], [(1, "1 lines before it are missing")]),
+        (lambda held: [*held[:1], *held[2:]], [(2, "missing before it: 1 line")]),
+        (lambda held: held[1:], [(1, "missing before it: 1 line")]),
         (lambda held: held[:3], [(4, "the last 2 lines are missing")]),
         (lambda held: [], [(1, "the last 5 lines are missing")]),
         (lambda held: [*held[:2], b"what?\n", *held[2:]], [(3, "is not what hsops wrote")]),
         (lambda held: [*held[:2], held[1], *held[2:]], [(3, FOLLOWS + INSERTED)]),
-        (lambda held: [held[0], held[2], held[1], *held[3:]], [(2, "1 lines before it are missing")]),
+        (lambda held: [held[0], held[2], held[1], *held[3:]], [(2, "missing before it: 1 line")]),
     ],
     ids=["nothing", "changed", "last changed", "removed", "first gone", "cut", "empty", "foreign", "twice", "order"],
 )  # fmt: skip
@@ -137,9 +137,9 @@ def test_what_is_missing_stays_missing_when_hsops_goes_on(state_dir: str) -> Non
     gone = faults(state_dir)
     audit.append(state_dir, {"action": "revert"})
 
-    assert cut == [(4, "2 lines before it are missing")]
+    assert cut == [(4, "missing before it: 2 lines")]
     assert gone == [(0, "audit.jsonl is gone; it had 6 lines")]
-    assert faults(state_dir) == [(1, "6 lines before it are missing")]
+    assert faults(state_dir) == [(1, "missing before it: 6 lines")]
 
 
 def test_a_forged_line_at_the_end_is_not_built_upon(state_dir: str) -> None:

@@ -56,7 +56,7 @@ def test_every_server_of_the_hosts_that_captures_takes_part(site: Site) -> None:
 
     assert process.returncode == 3, err
     first, head, row_a, row_b, failure, last = out.splitlines()
-    assert first.startswith("29 samples · 87 tokens · ") and "1 errors" in first
+    assert first.startswith("29 samples · 87 tokens · ") and "1 error " in first
     assert head.split() == ["server", "host", "before", "now", "tokens", "size"]
     assert [row.split()[:3] for row in (row_a, row_b)] == [["a", "here", "0"], ["b", "here", "0"]]
     assert "p3 (line 4, sent 3 times)  a row is lost" in failure

@@ -187,7 +187,7 @@ def test_a_child_that_outlives_its_script_is_ended_before_the_files_are_read(sit
 
     warnings = site.ok("--check")["patches"][0]["warnings"]
 
-    assert warnings == ["./apply.py left 1 processes behind; they were ended"]
+    assert warnings == ["./apply.py left 1 process behind, ended by hsops"]
     assert site.tree() == before
 
 

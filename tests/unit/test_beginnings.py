@@ -39,6 +39,14 @@ def test_what_is_written_is_an_inventory(ssh: str, model: str, tmp_path: Path) -
     assert (host.ssh, host.python, server.tp, read.default) == (ssh, "/root/venv/bin/python", 8, name)
 
 
+def test_what_is_written_asks_who_trains() -> None:
+    """Before a night of extracting: SpecForge reads other final states than speculators."""
+    text = inventory_of("root@gpu-box", parse_look(SEEN), model="")
+
+    (line,) = [line for line in text.splitlines() if "final:" in line]
+    assert "CHANGE" in line and "SpecForge: both, with three boundaries" in line
+
+
 def test_the_look_is_a_script_that_any_shell_takes(tmp_path: Path) -> None:
     """In a home without anything it still answers."""
     env = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}

@@ -12,6 +12,7 @@ from hsops.playbook.model import Export, Extract, Verify
 from hsops.playbook.runner import Done, Report, run
 from hsops.render.console import Outcome
 from hsops.render.playbook import closing_lines
+from hsops.verify.norms import AFTER, BEFORE
 
 ROOT = Path(__file__).parents[2]
 FINE = Outcome({}, ["fine"])
@@ -149,7 +150,7 @@ def test_an_export_step_takes_the_options_of_the_command(tmp_path):
 
 
 FETCHED = {"samples": 9, "tokens": 900, "bytes": 2048, "troubles": [], "failed": {}, "to": "hs"}
-VERIFIED = {"samples": 10_000, "tokens": 17_312_345, "bytes": 924 << 30, "findings": [], "folder": "hs"}
+VERIFIED = {"samples": 10_000, "tokens": 17_312_345, "bytes": 924 << 30, "findings": [], "folder": "hs", "norms": []}
 MADE = {"to": "train", "format": "specforge"}
 
 
@@ -162,8 +163,7 @@ def step(command, data, code=0):
     [
         (
             [step("extract", {"fetch": FETCHED}), step("verify", VERIFIED)],
-            "10,000 samples · 17.3 M tokens · 924 GiB · 0 errors · every file verified        "
-            "next: hsops export --format specforge hs --to DIR",
+            "10,000 samples · 17.3 M tokens · 924 GiB · 0 errors · every file verified",
         ),
         (
             [step("extract", {}), step("fetch", FETCHED)],
@@ -181,6 +181,29 @@ def step(command, data, code=0):
 def test_the_last_line_says_what_the_data_set_came_to(steps, said):
     """Only figures of a step that read what is here; nothing when a step failed, or nothing was brought."""
     assert list(closing_lines(Report(tuple(steps)))) == ([said] if said else [])
+
+
+@pytest.mark.parametrize(
+    "boundaries,final,other,trainer",
+    [
+        (3, "pre-norm", "", "speculators"),
+        (3, "both", "", "specforge"),
+        (3, "post-norm", "", "specforge"),
+        (1, "both", "", "speculators"),
+        (1, "post-norm", "", ""),
+        (3, "none", "", ""),
+        (3, "both", "pre-norm", "speculators"),
+    ],
+)
+def test_the_export_that_is_hinted_at_is_one_that_these_dumps_can_become(boundaries, final, other, trainer):
+    """By the final state that all of them have and the number of boundaries; where no trainer reads them, none."""
+    ends = {"pre-norm": [BEFORE], "post-norm": [AFTER], "both": [BEFORE, AFTER], "none": []}
+    rows = [{"where": f"boundary {k}", "dumps": 10_000} for k in range(boundaries)]
+    rows += [{"where": w, "dumps": 10_000 - (bool(other) and w not in ends[other])} for w in ends[final]]
+
+    (line,) = closing_lines(Report((step("fetch", FETCHED), step("verify", VERIFIED | {"norms": rows}))))
+
+    assert line.partition("next: ")[2] == (f"hsops export --format {trainer} hs --to DIR" if trainer else "")
 
 
 def test_extract_keeps_what_it_tokenised(tmp_path):
