@@ -65,7 +65,9 @@ def deploy(
     *,
     server: Annotated[str, typer.Option("--server", "-s", metavar="NAME", help="Whose patches (the default).")] = "",
     check: Annotated[bool, typer.Option("--check", help="Only show what would change.")] = False,
-    diff: Annotated[bool, typer.Option("--diff", help="Show it as a unified diff too.")] = False,
+    diff: Annotated[
+        bool, typer.Option("--diff", help="Show it as a unified diff too; -v: hsops' own files as well.")
+    ] = False,
     status: Annotated[bool, typer.Option("--status", help="Show how the patches stand on the hosts.")] = False,
     revert: Annotated[bool, typer.Option("--revert", help="Bring back what was there, byte for byte.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Also over what somebody edited since.")] = False,
@@ -99,7 +101,10 @@ def put(session: Session, wish: Wish = Wish()) -> Outcome:
         return looked.outcome(render.data(rows), render.status_lines(rows))
     if wish.out and not looked.failed:
         _keep(session, rows, wish)
-    shown, data = list(together(rows, with_diff=wish.diff)), render.data(rows, with_diff=wish.diff)
+    shown, data = (
+        list(together(rows, with_diff=wish.diff, whole=bool(session.options.verbose))),
+        render.data(rows, with_diff=wish.diff),
+    )
     needed = any(row.plan.needed for row in rows)
     if wish.check or (wish.plan and looked.failed) or not (needed or looked.failed):
         return looked.outcome(data, [*shown, *_nothing(rows, wish)])

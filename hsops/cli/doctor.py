@@ -13,7 +13,7 @@ from hsops.cli.wiring import Session, run
 from hsops.render.console import Outcome, error_lines
 
 if TYPE_CHECKING:
-    from hsops.core.inventory import HostSpec, ServerSpec
+    from hsops.core.inventory import HostSpec, PatchSpec, ServerSpec
     from hsops.doctor.findings import Facts, Finding, Wanted
 
 
@@ -91,7 +91,11 @@ def _look(session: Session, spec: HostSpec) -> tuple[Facts, float]:
 
 def _wanted(session: Session, spec: HostSpec) -> list[Wanted]:
     """The servers that are to run on a host."""
+    from hsops.core.inventory import HsDumpPatch
     from hsops.doctor.findings import Wanted
+
+    def wanted(server: ServerSpec) -> list[PatchSpec]:
+        return [session.inventory.patches[name] for name in server.patches]
 
     return [
         Wanted(
@@ -99,6 +103,7 @@ def _wanted(session: Session, spec: HostSpec) -> list[Wanted]:
             model=one.model,
             tp=-(-one.tp // len(one.hosts)),
             port=one.port if isinstance(one.port, int) else None,
+            capture=next((patch.method for patch in wanted(one) if isinstance(patch, HsDumpPatch)), ""),
         )
         for one in session.inventory.servers.values()
         if spec.name in one.hosts

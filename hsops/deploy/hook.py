@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from hsops.core.errors import ForeignError, UnsupportedError
+from hsops.core.capturable import no_hooks
+from hsops.core.errors import ForeignError
 from hsops.core.versions import within
 from hsops.deploy.facts import Facts
-from hsops.payload.hsops_hs_dump.strategy import HOOK_FLAG, LAST
+from hsops.payload.hsops_hs_dump.strategy import LAST
 
 PLACE = "hook"
-SINCE = "0.5.6"
 
 
 def check(facts: Facts) -> list[str]:
@@ -18,11 +18,7 @@ def check(facts: Facts) -> list[str]:
         UnsupportedError: its command line has no ``--forward-hooks``.
     """
     if not facts.hooks:
-        raise UnsupportedError(
-            f"SGLang {facts.version or 'of unknown version'} has no --{HOOK_FLAG}",
-            why=f"method: hook needs it; it came with {SINCE}. Nothing was changed",
-            fix="set patches.<name>.method: source in inventory.yaml, or install a newer SGLang",
-        )
+        raise no_hooks(facts.version)
     if not within(facts.version, until=LAST):
         return [f"SGLang {facts.version or '(no version)'} was not tried; each rank says at its start what it finds"]
     return []

@@ -5,12 +5,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from hsops.core.errors import ForeignError, RemoteError, UnsupportedError
-from hsops.core.versions import numbers, within
+from hsops.core.capturable import not_patchable, refusal
+from hsops.core.errors import ForeignError, RemoteError
+from hsops.core.versions import within
 from hsops.deploy.facts import Facts
 from hsops.deploy.payload import MARK, PACKAGE, Payload, has_stanza, with_stanza, without_stanza
 from hsops.deploy.planned import Action, Edit, Plan, recorded_state, way_back
-from hsops.payload.hsops_hs_dump.strategy import FIRST, LAST, REGISTRY_FILE
+from hsops.payload.hsops_hs_dump.strategy import LAST, REGISTRY_FILE
 
 # where the stanza stood up to hsops 0.1: a host may still have it there
 OLD_MODULE = "sglang/srt/models/deepseek_v2.py"
@@ -108,14 +109,10 @@ _ADOPT = "hsops deploy --force takes it over; hsops deploy --revert then removes
 
 
 def _check_version(facts: Facts) -> list[str]:
-    missing, known = _registry_lacks(facts), numbers(facts.version)
-    if missing or (known and not within(facts.version, since=FIRST)):
-        told = f" (not found: {missing} in {REGISTRY_FILE})" if missing else ""
-        raise UnsupportedError(
-            f"SGLang {facts.version or 'of unknown version'} cannot be patched{told}",
-            why=f"capture is known to be right on {FIRST} to {LAST}; nothing was changed",
-            fix=f"install one of those, e.g. pip install sglang=={LAST}",
-        )
+    if missing := _registry_lacks(facts):
+        raise not_patchable(facts.version, f"{missing} in {REGISTRY_FILE}")
+    if error := refusal(facts.version, "source"):
+        raise error
     if not within(facts.version, until=LAST):
         return [f"SGLang {facts.version or '(no version)'} was not tried; each rank says at its start what it finds"]
     return []

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from hsops.core.errors import ForeignError
 from hsops.deploy.facts import Facts, Seen
-from hsops.deploy.payload import FILE_MODE
+from hsops.deploy.payload import FILE_MODE, PACKAGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +90,18 @@ class Plan:
         """There is something to do, if only to record files that lie there already."""
         return self.untried or bool(self.actions) or bool(self.edits and self.state != "applied")
 
-    def diff(self) -> Iterator[str]:
-        """The plan as a unified diff, line by line."""
-        for action in self.actions:
+    def diff(self, *, whole: bool = True) -> Iterator[str]:
+        """The plan as a unified diff, line by line.
+
+        Args:
+            whole: also of hsops' own package, which comes or goes; else each of its files is one line, before the rest,
+                so that what becomes of SGLang's files stands at the end.
+        """
+        own = () if whole else tuple(a for a in self.actions if f"{PACKAGE}/" in a.path and None in (a.before, a.after))
+        for action in own:
+            lines = (action.after or action.before or b"").count(b"\n")
+            yield f"# {action.kind} {action.path}: {lines} lines of hsops' own (-v shows them)"
+        for action in (action for action in self.actions if action not in own):
             before, after = (_lines(action.before), _lines(action.after))
             source = f"a/{action.path}" if action.before is not None else "/dev/null"
             target = f"b/{action.path}" if action.after is not None else "/dev/null"

@@ -17,6 +17,7 @@ _EXPLAINED = ("gpus", "cuda", "peers", "holders")  # one sentence about nvidia-s
 
 RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     rules_host.python,
+    rules_host.capture,
     rules_gpu.present,
     rules_gpu.driver,
     rules_gpu.memory_held,

@@ -31,12 +31,13 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A server of the inventory that is to run on the host."""
+    """A server of the inventory that is to run on the host; ``capture``: its hs-dump's method; empty: it has none."""
 
     name: str
     model: str
     tp: int
     port: int | None
+    capture: str = ""
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from hsops.core.capturable import refusal
 from hsops.core.units import size
 from hsops.doctor.findings import Facts, Finding
 
@@ -32,6 +33,14 @@ def python(facts: Facts) -> Iterator[Finding]:
         )
     elif hello and facts.look("torch") is None and not facts.blind("torch"):
         yield Finding(level, "python", f"{hello['executable']} finds no torch", "SGLang needs it", "pip install torch")  # type: ignore[arg-type]
+
+
+def capture(facts: Facts) -> Iterator[Finding]:
+    """An SGLang that deploy would refuse, where a server has hs-dump."""
+    version = ((facts.look("hello") or {}).get("sglang") or {}).get("version") or ""
+    for method in dict.fromkeys(server.capture for server in facts.servers if server.capture):
+        if error := refusal(version, method):
+            yield Finding("blocker", "python", error.message, error.why, error.fix)
 
 
 def room(facts: Facts) -> Iterator[Finding]:

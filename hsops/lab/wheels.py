@@ -7,6 +7,7 @@ from pathlib import Path
 
 from hsops.core.errors import LabError, UsageError
 from hsops.core.events import Emit
+from hsops.core.versions import within
 from hsops.lab import cache
 from hsops.lab.layout import python_tag
 from hsops.lab.pip import Pip
@@ -21,10 +22,14 @@ def check(version: str) -> str:
     """A version as a user typed it.
 
     Raises:
-        UsageError: it is not a version.
+        UsageError: it is not a version, or one from before those that hsops works with.
     """
     if not _VERSION.match(version):
         raise UsageError(f"{version!r} is not a version of SGLang", fix=f"for example: --sglang {NEWEST}")
+    if not within(version, since=OLDEST):
+        raise UsageError(
+            f"hsops works with no SGLang before {OLDEST}, as {version} is", fix=f"--sglang {OLDEST}, or later"
+        )
     return version
 
 

@@ -47,8 +47,8 @@ def data(rows: list[Row], *, with_diff: bool = False) -> dict[str, Any]:
     return {"changes": sum(row.plan.changes for row in rows), "patches": [_entry(row, with_diff) for row in rows]}
 
 
-def plan_lines(rows: list[Row], *, with_diff: bool = False) -> Iterator[str]:
-    """What would be done."""
+def plan_lines(rows: list[Row], *, with_diff: bool = False, whole: bool = False) -> Iterator[str]:
+    """What would be done; ``whole``: the diff also of hsops' own files."""
     for row in rows:
         yield _title(row)
         yield from _actions(row.plan)
@@ -56,7 +56,7 @@ def plan_lines(rows: list[Row], *, with_diff: bool = False) -> Iterator[str]:
             yield "  script  runs there on a copy once the first host has it"
         yield from (f"  warning: {text}" for text in (*row.plan.warnings, *row.warnings))
         if with_diff:
-            yield from row.plan.diff()
+            yield from row.plan.diff(whole=whole)
 
 
 def done_lines(rows: list[Row], *, undo: str = "") -> Iterator[str]:

@@ -33,7 +33,7 @@ def _(event: HostEnded) -> Iterable[str]:
     yield f"{event.host}: {_happened(event.outcome, event.before, event.after, event.seconds, event.error)}"
 
 
-def together(rows: Sequence[Row], *, with_diff: bool = False) -> Iterator[str]:
+def together(rows: Sequence[Row], *, with_diff: bool = False, whole: bool = False) -> Iterator[str]:
     """The plans; hosts of which all plans are equal are shown as one."""
     by_host: dict[str, list[Row]] = {}
     for row in rows:
@@ -47,13 +47,13 @@ def together(rows: Sequence[Row], *, with_diff: bool = False) -> Iterator[str]:
             groups.append([host])
     for group in groups:
         if len(group) == 1:
-            yield from plan_lines(by_host[group[0]], with_diff=with_diff)
+            yield from plan_lines(by_host[group[0]], with_diff=with_diff, whole=whole)
             continue
         yield from textwrap.wrap(
             f"{len(group)} hosts, the same plan: {', '.join(group)}", columns(118), subsequent_indent="  "
         )
         shown = [replace(row, host=f"{len(group)} hosts", seen=()) for row in by_host[group[0]]]
-        yield from plan_lines(shown, with_diff=with_diff)
+        yield from plan_lines(shown, with_diff=with_diff, whole=whole)
         yield from (f"  warning: {host}: {text}" for host in group for row in by_host[host] for text in row.warnings)
 
 

@@ -175,6 +175,17 @@ def test_the_diff_shows_the_stanza_and_the_new_files() -> None:
     assert not [line for line in lines if line.startswith("-") and not line.startswith("---")]
 
 
+def test_the_diff_to_read_ends_with_what_becomes_of_sglang() -> None:
+    """Of hsops' own package a line a file, first; a change of one of its files is a change like others."""
+    new = list(plan(facts(), wanted()).diff(whole=False))
+    other = list(plan(applied(wanted(3, 31, 59)), wanted(2, 30, 58)).diff(whole=False))
+
+    heads = [i for i, line in enumerate(new) if line.startswith(f"# new {PACKAGE}/")]
+    assert heads == list(range(len(heads))) and len(heads) > 10
+    assert [line for line in new if line.startswith("+++ ")] == [f"+++ b/{REGISTRY_FILE}"]
+    assert f"+++ b/{PACKAGE}/config.json" in other
+
+
 def of_an_older_hsops(told: str) -> Facts:
     """A host with the stanza at the end of deepseek_v2.py, as before; ``told``: the record's word of it."""
     old = {f"{PACKAGE}/__init__.py": b"old", OLD_MODULE: with_stanza(b"class DeepseekV2Model: ...\n")}

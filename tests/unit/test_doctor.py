@@ -84,12 +84,12 @@ def blind(look: str, why: str) -> dict[str, Any]:
     return {look: None, "could_not": [{"look": look, "why": why, "message": "it said so"}]}
 
 
-def examine(changes: dict[str, Any], *, skew: float = 0.1, tp: int = 8) -> list[Finding]:
+def examine(changes: dict[str, Any], *, skew: float = 0.1, tp: int = 8, capture: str = "") -> list[Finding]:
     """Findings of the good host with ``changes``, merged a level deep."""
     raw = copy.deepcopy(good())
     for name, value in changes.items():
         raw[name] = {**raw[name], **value} if isinstance(value, dict) and isinstance(raw.get(name), dict) else value
-    return judge(Facts(raw, [Wanted("kimi", MODEL, tp, 30000)], "/dev/shm/hs", skew_s=skew))
+    return judge(Facts(raw, [Wanted("kimi", MODEL, tp, 30000, capture)], "/dev/shm/hs", skew_s=skew))
 
 
 def gpus(**fields: str) -> dict[str, Any]:
@@ -100,6 +100,26 @@ def gpus(**fields: str) -> dict[str, Any]:
 def test_a_good_host_gives_no_finding() -> None:
     """Links at their idle generation, a yama scope that root passes, an IOMMU in pass-through: all fine."""
     assert examine({}) == []
+
+
+@pytest.mark.parametrize(
+    "version,capture,said",
+    [
+        ("0.4.0", "source", "SGLang 0.4.0 cannot be patched"),
+        ("0.5.3", "source", "SGLang 0.5.3 cannot be patched"),
+        ("0.5.4", "source", ""),
+        ("0.5.5", "hook", "SGLang 0.5.5 has no --forward-hooks"),
+        ("0.5.6", "hook", ""),
+        ("0.4.0", "", ""),
+        ("main", "source", ""),
+    ],
+)
+def test_an_sglang_that_deploy_would_refuse_is_a_blocker(version: str, capture: str, said: str) -> None:
+    """In deploy's own words, where a server has hs-dump."""
+    found = examine({"hello": {"sglang": {"version": version}}}, capture=capture)
+
+    assert [(one.level, one.what) for one in found] == ([("blocker", said)] if said else [])
+    assert all(one.fix for one in found)
 
 
 @pytest.mark.parametrize(
