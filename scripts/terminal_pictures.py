@@ -64,7 +64,7 @@ def picture(name: str, home: Path, *words: str) -> None:
         if time.monotonic() > until:
             raise TimeoutError(f"{shlex.join(words)} takes too long")
         time.sleep(0.2)
-    shown = [*tmux, "capture-pane", "-p", "-e", "-t", name]
+    shown = [*tmux, "capture-pane", "-p", "-e", "-J", "-t", name]  # -J: a line that the terminal broke is whole again
     screen = subprocess.run(shown, capture_output=True, text=True, check=True).stdout
     subprocess.run([*tmux, "kill-session", "-t", name], check=True)
     title = f"$ hsops {shlex.join(words)}"
@@ -73,9 +73,10 @@ def picture(name: str, home: Path, *words: str) -> None:
 
 
 def svg(screen: str, title: str) -> str:
-    """A screen as a picture that loads nothing from anywhere."""
+    """A screen as a picture that loads nothing from anywhere; a line that is too long is broken between words."""
     console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, legacy_windows=False)
-    console.print(Text.from_ansi(screen.rstrip()), soft_wrap=False)
+    lines = re.sub(r"[ \t]+$", "", screen, flags=re.MULTILINE).rstrip()
+    console.print(Text.from_ansi(lines), soft_wrap=False)
     form = re.sub(r"@font-face \{\{.*?\}\}\n", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
     form = form.replace("Fira Code, monospace", "ui-monospace, SFMono-Regular, Menlo, Consolas, monospace")
     return re.sub(
