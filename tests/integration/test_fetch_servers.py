@@ -66,4 +66,4 @@ def test_without_a_folder_it_is_named_after_them(here: Place, tmp_path: Path) ->
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True)
 
     assert len(list((tmp_path / "hs/a+b").glob("*.safetensors"))) == 4
-    assert [line.partition(":")[0] for line in done.stdout.splitlines() if "samples" in line] == ["a", "b"]
+    assert [line.partition(":")[0] for line in done.stdout.splitlines() if " tokens · " in line] == ["a", "b"]
