@@ -254,10 +254,10 @@ def missing() -> str:
 
 
 @contextmanager
-def cluster(folder: Path, nodes: tuple[str, ...] = ("node1", "node2")) -> Iterator[Cluster]:
-    """A cluster while the context is open."""
+def cluster(folder: Path, nodes: tuple[str, ...] = ("node1", "node2"), apart: bool = True) -> Iterator[Cluster]:
+    """A cluster while the context is open; ``apart``: where that can be had, else its nodes are this machine."""
     assert not (lacks := missing()), f"{lacks} not found: scripts/system-packages"
-    made = Cluster(folder, nodes, apart=not why_not())
+    made = Cluster(folder, nodes, apart=apart and not why_not())
     try:
         made.up()
         yield made

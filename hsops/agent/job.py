@@ -58,7 +58,7 @@ def _settled(run: RunDir) -> "dict[str, Any]":
     port = runs.free_port(spec["wanted_port"], spec["listen"])
     folder = runs.dump_folder(spec["dump_dir"])
     if folder and run.read(slurm.mark(folder)).get("run") != run.id:
-        raise Refusal("not-shared", f"the login node sees another {folder}: dumps must go where both nodes see them")
+        raise Refusal("not-shared", f"the login node sees another {folder}, or it was emptied while the job waited")
     spec["port"] = port
     run.write("spec.json", spec)
     return spec

@@ -105,7 +105,13 @@ class _Seen:
         for run in all_runs(runs_folder(params)):
             state = run.read("state.json")
             pids = [proc.pid for proc in run.processes(state, self.snapshot)]
-            if pids and not procs.is_alive(*state.get("supervisor", (0, 0))):
+            if run.read("job.json"):  # Slurm's node may be this very host
+                pids = list(self.snapshot.shows(run.mark(), os.path.realpath(run.log)))
+                pids += procs.below(pids, self.everyone)
+                lost = bool(pids) and not run.busy()
+            else:
+                lost = bool(pids) and not procs.is_alive(*state.get("supervisor", (0, 0)))
+            if lost:
                 self.lost.add(run.id)
             self.ours.update(dict.fromkeys(pids, run.id))
         self.others = self._others()
@@ -134,7 +140,7 @@ class _Seen:
             if proc.zombie or pid == os.getpid():
                 continue
             run = self.ours.get(pid) or self.others.get(pid)
-            if run and (run in self.lost if pid in self.ours else not self._above(pid, "run-exec")):
+            if run and (run in self.lost if pid in self.ours else not self._above(pid)):
                 found[pid] = "no-supervisor"
             elif not run and "sglang::" in procs.title(pid) and not self.launched(pid):
                 found[pid] = "no-launcher"
@@ -186,7 +192,7 @@ class _Seen:
         """One of ``pids`` that belongs to a run which is not lost, or looks after one."""
         for pid in pids:
             run = self.ours.get(pid)
-            if pid in self.others or (run and run not in self.lost) or "run-exec" in procs.title(pid):
+            if pid in self.others or (run and run not in self.lost) or _cares(pid):
                 return pid
         return None
 
@@ -211,12 +217,18 @@ class _Seen:
             proc = parent
         return False
 
-    def _above(self, pid: int, word: str) -> bool:
+    def _above(self, pid: int) -> bool:
         while proc := self.everyone.get(pid):
-            if word in procs.title(pid):
+            if _cares(pid):
                 return True
             pid = proc.ppid
         return False
+
+
+def _cares(pid: int) -> bool:
+    """It is a run's supervisor."""
+    title = procs.title(pid)
+    return "run-exec" in title or "job-exec" in title
 
 
 def _uid(pid: int) -> "int | None":

@@ -37,7 +37,7 @@ def _runs(folder: str) -> None:
             old.append(run)
     snapshot = procs.Snapshot() if old else None
     for run in old:
-        if not run.running() and not run.processes(run.read("state.json"), snapshot):
+        if not run.busy() and not run.processes(run.read("state.json"), snapshot):
             os.rename(run.path, os.path.join(folder, _GONE + run.id))  # at once: half a run is none
     for name in os.listdir(folder):
         if name.startswith(_GONE):

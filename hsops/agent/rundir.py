@@ -139,6 +139,10 @@ class RunDir:
         """The server is there, or its end is not told yet, or its job waits."""
         return self.state()["phase"] in _ALIVE
 
+    def busy(self) -> bool:
+        """It is running, or its job is not over, whatever became of the server."""
+        return self.running() or slurm.holds(self)
+
     def hellos(self, dump_dir: str) -> "list[dict[str, Any]]":
         """What the capture of each process of this run says of itself; a file being written waits for the next look.
 

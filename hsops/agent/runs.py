@@ -116,7 +116,7 @@ def _refuse_second(params: "dict[str, Any]", dump_dir: str) -> None:
     for run in all_runs(runs_folder(params)):
         spec = run.read("spec.json")
         same = bool(dump_dir) and os.path.realpath(spec.get("dump_dir") or "/") == os.path.realpath(dump_dir)
-        if not (same or spec.get("server") == params["server"]) or not run.running():
+        if not (same or spec.get("server") == params["server"]) or not run.busy():
             continue
         if spec.get("server") == params["server"]:
             raise Refusal("already-running", f"run {run.id} of {params['server']} is there", run=run.id)
@@ -166,11 +166,9 @@ def list_runs(params: "dict[str, Any]") -> "dict[str, Any]":
     for run in all_runs(runs_folder(params)):
         if len(found) >= params.get("limit", 20):
             break
-        if params.get("alive") and not run.running():
-            continue
-        described = run.describe(snapshot)
-        if wanted in (None, described["server"]) and described["server"]:
-            found.append(described)
+        server = run.read("spec.json").get("server")
+        if server and wanted in (None, server) and not (params.get("alive") and not run.running()):
+            found.append(run.describe(snapshot))
     return {"runs": found}
 
 

@@ -14,19 +14,20 @@ import sys
 import time
 from typing import Any
 
-from hsops.agent.ending import until
 from hsops.agent.protocol import Refusal
 
 COMMAND_S = 8.0  # Slurm's commands wait for minutes when slurmctld does not answer
 SUBMIT_S = 15.0
 END_S = 60.0  # Slurm's KillWait is 30 s, and an epilog may follow
 _LATE_S = 120.0
-_FRESH_S = 1.0
+_FRESH_S, _LONGEST_S = 1.0, 15.0  # whoever follows a run asks less and less often: a controller has many users
+_MUTE_S = 15.0  # a controller that was silent: not asked for the next run, one verb has no time to wait for each
 _WAITS = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT")
 _ENDED = re.compile("COMPLETED|CANCELLED|FAILED|TIMEOUT|NODE_FAIL|PREEMPTED|OUT_OF_MEMORY|DEADLINE|BOOT_FAIL").match
 _FIELD = re.compile(r"(?:^|\s)(\w+)=(\S*)")
 _SILENT = re.compile(r"Unable to contact|Connection refused|timed out").search
-_looked: "dict[str, tuple[float, dict[str, Any]]]" = {}  # by run: one verb asks several times
+_looked: "dict[str, tuple[float, float, dict[str, Any]]]" = {}  # by run: when to ask next, the pause then, the job
+_silent: "dict[str, tuple[float, str]]" = {}  # by folder of commands: until when, and what was said
 
 
 def told(folder: str, *argv: str, seconds: float = COMMAND_S) -> str:
@@ -36,15 +37,16 @@ def told(folder: str, *argv: str, seconds: float = COMMAND_S) -> str:
         Refusal: no-slurm, slurm-silent (no answer, or not from slurmctld), slurm-refused.
     """
     path = os.pathsep.join(filter(None, (os.path.expanduser(folder), os.environ.get("PATH", os.defpath))))
+    env = {**os.environ, "PATH": path}
+    if argv[0] != "sbatch":  # which hands its environment on, to the server
+        env.update(LC_ALL="C", SLURM_TIME_FORMAT="%s")
     try:
         program = shutil.which(argv[0], path=path)
         if not program:
             raise Refusal("no-slurm", f"there is no {argv[0]} on this host", command=argv[0])
         done = subprocess.run(
-            [program, *argv[1:]],
-            env={**os.environ, "PATH": path, "LC_ALL": "C", "SLURM_TIME_FORMAT": "%s"},
-            stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds, check=False,
-        )  # fmt: skip
+            [program, *argv[1:]], env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds, check=False
+        )
     except subprocess.TimeoutExpired:
         raise Refusal("slurm-silent", f"{argv[0]} gave no answer in {seconds:g} s") from None
     said = re.sub(r"(?m)^\w+: (error: )?", "", done.stderr.decode(errors="replace")).strip()
@@ -106,11 +108,14 @@ def _filled(text: str, known: "dict[str, str]") -> str:
 def look(run: Any) -> "dict[str, Any]":
     """job.json as it is now; ``trouble``: why Slurm could not be asked, then it is as it was last."""
     job: dict[str, Any] = run.read("job.json")
-    at, known = _looked.get(run.path, (0.0, {}))
+    due, wait, known = _looked.get(run.path, (0.0, _FRESH_S, {}))
     if not job or job.get("over") or inside(job):
         return job
-    if time.monotonic() - at < _FRESH_S:
+    if time.monotonic() < due:
         return known
+    until, said = _silent.get(job["bin"], (0.0, ""))
+    if time.monotonic() < until:
+        return {**job, "trouble": said}
     try:
         fresh = {**job, **_ask(job, run)}
         if fresh.get("over"):
@@ -121,8 +126,16 @@ def look(run: Any) -> "dict[str, Any]":
                 run.write("job.json", kept)
     except Refusal as refusal:
         fresh = {**job, "trouble": refusal.message}
-    _looked[run.path] = (time.monotonic(), fresh)
+        if refusal.code == "slurm-silent":
+            _silent[job["bin"]] = (time.monotonic() + _MUTE_S, refusal.message)
+    _looked[run.path] = (time.monotonic() + wait, min(1.2 * wait, _LONGEST_S), fresh)
     return fresh
+
+
+def holds(run: Any) -> bool:
+    """It is a job that is not over, whatever became of its server: it has its node, or will."""
+    job = look(run)
+    return bool(job) and not job.get("over")
 
 
 def _ask(job: "dict[str, Any]", run: Any) -> "dict[str, Any]":
@@ -202,15 +215,15 @@ def end(run: Any) -> "dict[str, Any]":
     Raises:
         Refusal: as ``told``.
     """
-    job = look(run)
+    job, asked, until = look(run), "", time.monotonic() + END_S
     if job.get("trouble"):
         raise Refusal("slurm-silent", job["trouble"])
-    if not job.get("over"):
-        told(job["bin"], "scancel", str(job["id"]))
-        until(lambda: bool(_again(run).get("over")), END_S, 0.5)
-    return look(run)
-
-
-def _again(run: Any) -> "dict[str, Any]":
-    _looked.pop(run.path, None)
-    return look(run)
+    while not job.get("over") and time.monotonic() < until:
+        which = str(job["id"] or f"--name={job['name']}")  # sbatch was cut off: it may be known by its name only
+        if which != asked:
+            told(job["bin"], "scancel", which)
+            asked = which
+        time.sleep(0.5)
+        _looked.pop(run.path, None)
+        job = look(run)
+    return job

@@ -1,5 +1,6 @@
 """``run-stop``: the run's whole process tree, and nothing else; and proof that it is gone."""
 
+import contextlib
 import os
 import signal
 import time
@@ -9,6 +10,7 @@ from hsops.agent import audit, lock, procs, slurm
 from hsops.agent.ending import Ending, outlive_client, until
 from hsops.agent.full_disk import Unwritten
 from hsops.agent.proof import GPU_S, Proof
+from hsops.agent.protocol import Refusal
 from hsops.agent.restart import stop_asked
 from hsops.agent.rundir import STARTING_S, RunDir, all_runs, find_run, runs_folder
 
@@ -43,19 +45,15 @@ def _of_server(params: "dict[str, Any]") -> "list[RunDir]":
         if 0 <= age < STARTING_S and not run.read("job.json"):
             until(lambda run=run: bool(run.read("state.json")), STARTING_S - age)  # type: ignore[misc]
     snapshot = procs.Snapshot()
-    return [run for run in runs if run.running() or _job(run) or run.processes(run.read("state.json"), snapshot)]
-
-
-def _job(run: RunDir) -> bool:
-    """It is a job that is not over, whatever became of its server."""
-    job = slurm.look(run)
-    return bool(job) and not job.get("over")
+    return [run for run in runs if run.busy() or run.processes(run.read("state.json"), snapshot)]
 
 
 def _stop(run: RunDir, params: "dict[str, Any]", beside: "dict[str, Any] | None", lacks: Unwritten) -> "dict[str, Any]":
     ended = _cancel(run, lacks) if run.read("job.json") else _end(run, params, lacks)
     told = {"action": "stop", **lock.who(params), "server": ended["run"]["server"], "run": run.id}
-    outcome = f"{len(ended['left'])} processes left" if ended["left"] else "done"
+    outcome, job = f"{len(ended['left'])} processes left" if ended["left"] else "done", ended["run"]["job"]
+    if job and not job.get("over"):
+        outcome = f"job {job['id']} is {job['state']}"
     with lacks.writing("its line of the audit log"):
         audit.append(params["state_dir"], {**told, "beside": beside and beside["who"], "outcome": outcome})
     return ended
@@ -63,11 +61,17 @@ def _stop(run: RunDir, params: "dict[str, Any]", beside: "dict[str, Any] | None"
 
 def _cancel(run: RunDir, lacks: Unwritten) -> "dict[str, Any]":
     """A job: Slurm ends its processes, on whatever host they are, and says when that is done."""
-    began, state = time.monotonic(), run.state()
-    if _job(run):
+    began, state, asked = time.monotonic(), run.state(), stop_asked(run)
+    if slurm.holds(run) and not asked:
         with lacks.writing("stop.json of the run", must=True):
             run.write("stop.json", {"time": time.time(), "by": os.environ.get("USER", "")})
-    job = slurm.end(run)
+    try:
+        job = slurm.end(run)
+    except Refusal:
+        if not asked:  # it lives on: its end will be another's doing, and should it be requeued it starts again
+            with contextlib.suppress(OSError):
+                os.unlink(os.path.join(run.path, "stop.json"))
+        raise
     names = {**state.get("rank_pids", {}), "server": state.get("pid")} if state["phase"] == "running" else {}
     ended = [{"pid": pid, "command": name, "by": "SLURM"} for name, pid in names.items() if pid]
     over = bool(job.get("over"))
@@ -75,10 +79,8 @@ def _cancel(run: RunDir, lacks: Unwritten) -> "dict[str, Any]":
         last = run.read("state.json")
         if over and last.get("phase") == "running":
             run.write("state.json", {**last, "phase": "stopped"})
-    left = [] if over else ended
-    left = [{"pid": one["pid"], "command": one["command"], "state": job["state"]} for one in left]
-    seconds = round(time.monotonic() - began, 2)
-    return {"run": run.describe(), "ended": ended if over else [], "left": left, "seconds": seconds, "proof": None}
+    seconds = round(time.monotonic() - began, 2)  # nobody can say here which of its processes are left: its job tells
+    return {"run": run.describe(), "ended": ended if over else [], "left": [], "seconds": seconds, "proof": None}
 
 
 def _end(run: RunDir, params: "dict[str, Any]", lacks: Unwritten) -> "dict[str, Any]":

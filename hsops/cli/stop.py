@@ -110,7 +110,7 @@ def _end(session: Session, calls: Mapping[str, Callable[[], tuple[Stopped, ...]]
         found, failed = ask(session, calls, doing="stopping on")
     rows = [(host, one) for host, some in found.items() for one in some]
     data = [{**asdict(one), "run": one.run.as_json(), "host": host} for host, one in rows]
-    errors = [fault for host, one in rows for fault in faults(host, one.proof, one.left)]
+    errors = [fault for host, one in rows for fault in faults(host, one)]
     code = 7 if errors else 0
     for error in failed.values():
         error.fix = "; ".join(filter(None, (error.fix, "what is left there is ended by the same command later")))
@@ -147,6 +147,6 @@ def end_orphans(session: Session, pids: list[int], how: How) -> Outcome:
 def _outcome(data: dict[str, Any], stopped: list[StoppedOrphan], lines: Iterator[str], agent: Agent) -> Outcome:
     from hsops.render.stop import faults
 
-    errors = tuple(fault for one in stopped for fault in faults(agent.host.name, one.proof, one.left))
+    errors = tuple(fault for one in stopped for fault in faults(agent.host.name, one))
     left = sum(len(one.left) for one in stopped)
     return Outcome({**data, "left": left}, lines, 7 if errors else 0, errors)

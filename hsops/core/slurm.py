@@ -80,8 +80,8 @@ class Job:
         """Why Slurm ended it, in a sentence; empty when it did not, or when the server ended by itself."""
         if self.memory:
             return f"job {self.id} took more memory than it may ({self.state}, exit {self.exit or '?'})"
-        told = _CAUSES.get(self.state, "")
-        return f"job {self.id} {told.format(limit=self.limit or '?', node=self.node or '?')}" if told else ""
+        told = _CAUSES.get(self.state, "").format(limit=self.limit or "?", node=self.node or "?")
+        return told and f"{f'job {self.id}' if self.id else 'its job'} {told}"
 
     @property
     def fix(self) -> str:
@@ -94,9 +94,19 @@ class Job:
             return "raise servers.<name>.slurm.mem, then hsops launch"
         return _FIXES.get(self.state, "")
 
+    @property
+    def lingers(self) -> tuple[str, str]:
+        """Of one that was cancelled and is not over: why that may be, and what to do."""
+        if not self.id:
+            return "sbatch was cut off; should Slurm still take it, it ends as soon as it starts", "hsops stop again"
+        why = f"an epilog still runs on {self.node or 'its node'}, or a process there outlives SIGKILL"
+        return why, f"squeue -j {self.id} on the login node; when it is gone: the same again"
+
     def __str__(self) -> str:
         """``job 12 PENDING (Resources), 2nd of 5 in gpu``; ``job 12 RUNNING on node3``."""
         known = f"job {self.id or 'without a number yet'} {self.state}"
+        if self.state == "NOT_SUBMITTED":
+            known = f"a job that Slurm {'never took' if self.over else 'does not know, and may still take'}"
         if self.trouble:
             return f"{known} when it was last known: {self.trouble}"
         if self.state == "RUNNING" or self.over:

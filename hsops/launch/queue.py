@@ -51,7 +51,7 @@ def check(agent: Agent, server: ServerSpec, usual_s: float | None) -> None:
     spec, host = server.slurm, agent.host.name
     program = f"{spec.bin}/sinfo" if spec.bin else "sinfo"
     try:
-        done = agent.host.run(Command((program, "-h", "-o", "%P|%L|%l")), deadline=ASK)
+        done = agent.host.run(Command((program, "-a", "-h", "-o", "%P|%L|%l")), deadline=ASK)
     except DeadlineError:
         raise _silent(server, host, f"sinfo gave no answer in {ASK.total:g} s") from None
     said = " ".join(done.stderr.decode(errors="replace").split())

@@ -130,7 +130,7 @@ def ensure(
         )
     for run in known:
         for lock in locks:
-            if run.alive or run.left:
+            if run.alive or run.left or (run.job and not run.job.over):
                 _clear(lock, run, emit)
     return _all_or_none(locks, met([lock.agent for lock in locks], plans), emit)
 
@@ -189,10 +189,14 @@ def _clear(lock: Lock, run: Run, emit: Emit) -> None:
     host = lock.agent.host.name
     if any(part.host == host and part.phase == ABSENT for part in run.parts):
         return
-    left = f"ending what run {run.id} left behind: {counted(len(run.left), 'process')}"
+    job = run.job and f"cancelling job {run.job.id}, which run {run.id} has left behind"
+    left = job or f"ending what run {run.id} left behind: {counted(len(run.left), 'process')}"
     what = f"stopping run {run.id}" if run.alive else left
     emit(Note(f"{what} first", host))
     stopped = stop_run(lock.agent, run.id, grace=10.0 if run.alive else 0.0, lock=lock, keep=True)
+    if (now := stopped.run.job) and not now.over:
+        why, fix = now.lingers
+        raise UnhealthyError(f"run {run.id} has not ended: {now}", host=host, why=why, fix=fix)
     if stopped.left:
         pids = ", ".join(str(one["pid"]) for one in stopped.left)
         raise UnhealthyError(

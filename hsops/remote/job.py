@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,6 +12,8 @@ from hsops.core.errors import AgentError, HsopsError, RemoteError, UnreachableEr
 from hsops.core.slurm import Job
 from hsops.remote.agent import Agent
 from hsops.remote.host import Completed
+
+_SILENT = re.compile(r"Unable to contact|Connection refused|timed out|Zero Bytes", re.IGNORECASE).search
 
 
 class JobAgent(Agent):
@@ -56,6 +59,13 @@ class JobAgent(Agent):
             raise self._lost(error.message.rpartition("srun: error: ")[2]) from error
 
     def _lost(self, said: str) -> UnreachableError:
+        if _SILENT(said):
+            return UnreachableError(
+                f"Slurm's controller does not answer: {said}",
+                host=self.host.name,
+                why=f"without it nobody gets into job {self._job.id}, which goes on",
+                fix="scontrol ping on the login node; ask who runs the cluster",
+            )
         return UnreachableError(
             f"job {self._job.id} on {self._job.node} cannot be entered: {said}",
             host=self.host.name,

@@ -10,14 +10,14 @@ from pathlib import Path
 AGENT = Path(__file__).parent.parent / "agent"
 SIZE = 80 << 10  # 72 KiB were full when a diagnosis learned to ask NCCL, and who holds GPU memory
 """Bytes of the file, filled up with zeros: a whole one is known by its length before it is made here."""
-# Neighbours that are alike compress better, by two kilobytes in all: each next one is that which the 32 KiB before it
+# Neighbours that are alike compress better, by three kilobytes in all: each next one is that which the 32 KiB before it
 # tell most of. Any order is right, and a module that is not named comes last.
 _ORDER = """
-gpus doctor_gpus probe_gpus probe probe_stacks patch_owners patch_shapes patch patch_plan patch_view patch_store
-patch_script patch_site lock lock_verbs patch_copy patch_guard slurm leases audit runs strangers proof rundir stop
-full_disk facts orphans doctor jit_cache dumps logs send evict probe_faults aside tree prune probe_host pulse
-probe_census probe_strace probe_sample vitals follow direct restart probe_tools oom job protocol probe_files
-supervisor __main__ meet ending probe_http procs claims serve frames relay doctor_pci options
+__init__ doctor_gpus probe_gpus options patch_shapes patch_plan gpus patch_store patch_view patch patch_script
+patch_owners patch_site probe_files lock full_disk patch_guard patch_copy aside evict audit leases lock_verbs proof
+rundir runs strangers stop orphans facts prune __main__ follow slurm doctor logs jit_cache probe_stacks serve dumps
+probe probe_faults probe_census tree vitals send probe_tools pulse probe_sample probe_host probe_strace job ending
+direct protocol oom frames claims probe_http meet restart procs supervisor relay doctor_pci
 """
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # zip cannot hold an older date; a constant makes the bytes reproducible
 

@@ -24,11 +24,14 @@ def host_lines(
         none = False
         on = f" on {host}" if many else ""
         ended = counted(len(one.ended), "process")
-        yield f"{one.run.server}: run {one.run.id}{on} stopped in {one.seconds:.1f} s, {ended} ended"
+        job = one.run.job
+        done = "not ended after" if job and not job.over else "stopped in"
+        yield f"{one.run.server}: run {one.run.id}{on} {done} {one.seconds:.1f} s, {ended} ended"
         yield from _rows(one)
-        if one.run.job:
-            how = "Slurm ended all that it had started there" if one.run.job.over else "Slurm HAS NOT ENDED IT YET"
-            yield f"  slurm      {one.run.job}: {how}"
+        if job:
+            how = "Slurm ended all that it had started there" if job.over else "Slurm HAS NOT ENDED IT YET"
+            yield f"  slurm      {job}: {how}"
+            yield from () if job.over else (f"             {text}" for text in job.lingers)
         if one.proof:
             yield from proof_lines(one.proof, one.left)
     if none and not failed:
@@ -73,9 +76,13 @@ def proof_lines(proof: Proof, left: Iterable[Mapping[str, Any]]) -> Iterator[str
     yield from _gpu(proof)
 
 
-def faults(host: str, proof: Proof | None, left: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+def faults(host: str, one: Stopped | StoppedOrphan) -> Iterator[dict[str, Any]]:
     """What is not proven, as entries of the envelope's ``errors``; a port that somebody else took is no fault."""
-    pids = [str(one["pid"]) for one in left]
+    job, proof = (one.run.job if isinstance(one, Stopped) else None), one.proof
+    if job and not job.over:
+        why, fix = job.lingers
+        yield {"type": "UnhealthyError", "message": f"{job}: not ended yet", "host": host, "why": why, "fix": fix}
+    pids = [str(row["pid"]) for row in one.left]
     if pids:
         why = "a process in an uninterruptible sleep waits for the kernel, mostly for a GPU's driver"
         fix = f"ps -o pid,stat,wchan:32,cmd -p {','.join(pids)} shows where; it may need a reset"

@@ -13,7 +13,7 @@ import pytest
 
 from hsops.core.baseline import Baseline
 from hsops.core.dumps import token_bytes
-from hsops.core.errors import AgentError, HsopsError, UnhealthyError
+from hsops.core.errors import AgentError, HsopsError, UnhealthyError, UnreachableError
 from hsops.core.events import Event, ignore
 from hsops.core.inventory import ServerSpec
 from hsops.core.prompts import Prompt
@@ -29,8 +29,9 @@ from hsops.remote.agent import Agent
 from hsops.remote.connect import connect
 from hsops.remote.dumps import list_samples
 from hsops.remote.log import read_log
+from hsops.remote.orphans import orphans
 from tests.hosts import Server
-from tests.practice_host import ENV, practice_host
+from tests.practice_host import ENV, PracticeHost, practice_host
 from tests.running import VICTIMS, start, wait_for
 from tests.slurm_cluster import Cluster, cluster
 
@@ -252,6 +253,8 @@ def test_a_controller_that_is_silent_kills_nothing(login: Agent, slurm: Cluster,
         with pytest.raises(HsopsError) as silent:
             queue.check(login, spec(slurm), None)
         seen = found(login, run)
+        with pytest.raises(AgentError) as not_stopped:
+            runs.stop_run(login, run.id)
     finally:
         slurm.thaw()
     wait_for(lambda: not getattr(found(login, run).job, "trouble", ""), "the controller")
@@ -260,17 +263,85 @@ def test_a_controller_that_is_silent_kills_nothing(login: Agent, slurm: Cluster,
     assert seen.alive and seen.job and seen.job.state == "RUNNING"
     assert seen.job.trouble == "scontrol gave no answer in 8 s"
     assert seen.pid == run.pid
+    assert not_stopped.value.code == "slurm-silent" and "scontrol ping" in not_stopped.value.fix
+    assert not (Path(run.directory) / "stop.json").exists()  # nobody has ended it: it is no stopped run in the end
 
 
-def test_the_commands_work_on_a_job(slurm: Cluster, tmp_path: Path) -> None:
-    """launch, status, logs, diagnose and stop, as a person types them; a wrong queue is refused with its place."""
-    site = practice_host(tmp_path / "site")
-    (site.site / "sglang/launch_server.py").write_text(SERVER)
-    text = (
+def test_nobody_gets_in_without_the_controller(login: Agent, slurm: Cluster, tmp_path: Path) -> None:
+    """The job is there and well, so its end is not what is told."""
+    run = healthy(login, serving(login, spec(slurm), tmp_path / "dumps"))
+    slurm.kill_controller()
+    try:
+        with pytest.raises(UnreachableError) as lost:
+            login.at(run).call("clock")
+    finally:
+        slurm.start_controller()
+    wait_for(lambda: not getattr(found(login, run).job, "trouble", ""), "the controller")
+    assert run.job
+
+    assert lost.value.message.startswith("Slurm's controller does not answer: ")
+    assert lost.value.why == f"without it nobody gets into job {run.job.id}, which goes on"
+    assert found(login, run).phase == "running"
+
+
+LEAVES = "import subprocess, sys\nsubprocess.Popen(['sleep', '900'], start_new_session=True)\nsys.exit(3)\n"
+
+
+def test_a_job_that_outlives_its_server_is_ended_before_another_is_submitted(slurm: Cluster, tmp_path: Path) -> None:
+    """A process that the server left holds the job, and the job its node."""
+    site = practice_site(tmp_path / "site", slurm, LEAVES)
+
+    def known() -> list[dict[str, Any]]:
+        told: list[dict[str, Any]] = json.loads(site.hsops("--json", "status", "--all").stdout)["data"]["runs"]
+        return told
+
+    site.hsops("launch", check=True)
+    wait_for(lambda: known()[0]["phase"] == "exited", "the end of the server")
+    (first,) = known()
+    again = site.hsops("launch")
+    after = {run["id"]: run for run in known()}
+    jobs = slurm.ask("squeue", "-h", "-o", "%A").split()
+    stopped = site.hsops("stop")
+
+    assert first["job"]["state"] == "RUNNING" and again.returncode == 0
+    assert f"cancelling job {first['job']['id']}, which run {first['id']} has left behind first" in again.stderr
+    assert after[first["id"]]["job"]["state"] == "CANCELLED" and len(after) == 2
+    assert jobs == [run["job"]["id"] for run in after.values() if run["id"] != first["id"]]
+    assert stopped.returncode == 0 and slurm.ask("squeue", "-h") == ""
+
+
+def test_a_login_node_that_is_the_compute_node_has_no_orphans(server: Server, tmp_path: Path) -> None:
+    """There a job's processes can be seen: they are looked after, whoever's state folder they are of."""
+    host = connect(server.spec)
+    mine, others = (Agent(host, python=server.spec.python, state_dir=str(tmp_path / name)) for name in "ab")
+    with (
+        tempfile.TemporaryDirectory(prefix="hsops-slurm-") as folder,
+        cluster(Path(folder) / "s", ("node1",), apart=False) as small,
+    ):
+        run = healthy(mine, serving(mine, spec(small), tmp_path / "dumps"))
+        seen = [one.command for agent in (mine, others) for one in orphans(agent).found if one.run == run.id]
+        stopped = runs.stop_run(mine, run.id)
+    host.close()
+
+    assert seen == [] and stopped.run.job and stopped.run.job.over
+
+
+def practice_site(folder: Path, slurm: Cluster, program: str) -> PracticeHost:
+    """A host whose inventory has a server that is a job, with ``program`` for SGLang."""
+    site = practice_host(folder)
+    (site.site / "sglang/launch_server.py").write_text(program)
+    site.inventory.write_text(
         f"hosts:\n  here: {{ ssh: local, python: {site.python}, state_dir: {site.state} }}\n"
         "servers:\n  tiny:\n    host: here\n    model: hub/none\n    port: auto\n    executor: slurm\n"
         f"    slurm: {{ partition: gpu, mem: '1000', bin: {slurm.bin} }}\n"
     )
+    return site
+
+
+def test_the_commands_work_on_a_job(slurm: Cluster, tmp_path: Path) -> None:
+    """launch, status, logs, diagnose and stop, as a person types them; a wrong queue is refused with its place."""
+    site = practice_site(tmp_path / "site", slurm, SERVER)
+    text = site.inventory.read_text()
     site.inventory.write_text(text.replace("gpu", "gqu"))
     wrong = site.hsops("launch")
     site.inventory.write_text(text)

@@ -2,21 +2,41 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+import time
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from hsops.agent import job as agent_job
+from hsops.agent import procs, stop
 from hsops.agent import slurm as agent_slurm
+from hsops.agent.ending import until
+from hsops.agent.full_disk import Unwritten
+from hsops.agent.orphans import _Seen
+from hsops.agent.protocol import Refusal
 from hsops.agent.rundir import RunDir
-from hsops.core.errors import ConfigError, HsopsError
+from hsops.agent.runs import list_runs
+from hsops.core.errors import ConfigError, HsopsError, UnhealthyError
+from hsops.core.events import ignore
 from hsops.core.inventory import ServerSpec, SlurmSpec
 from hsops.core.inventory_file import load
 from hsops.core.slurm import Job, parse_job, seconds_of
 from hsops.diagnose import judge
-from hsops.launch import job
+from hsops.launch import job, queue
+from hsops.launch.start import _clear
+from hsops.remote.agent import Agent
 from hsops.remote.job import step
+from hsops.remote.local import LocalHost
+from hsops.remote.runs import stop_server
+from hsops.render.stop import faults, host_lines
 from tests import diagnose_cases
 
 INVENTORY = """\
@@ -255,3 +275,196 @@ def test_less_time_than_a_launch_takes_is_refused(asked: dict[str, str], refused
     with pytest.raises(HsopsError, match="good runs of s took 600 s") if refused else nullcontext():
         job.judge(server, "h", PARTITIONS, 600.0)
     job.judge(server, "h", PARTITIONS, None)
+
+
+def slurm(folder: Path, **programs: str) -> Path:
+    """Commands of Slurm that are shell scripts. Each call is a line of ``folder/calls``."""
+    folder.mkdir(exist_ok=True)
+    for name, text in programs.items():
+        (folder / name).write_text(f'#!/bin/sh\necho "{name} $*" >>{folder}/calls\n{text}\n')
+        (folder / name).chmod(0o755)
+    return folder
+
+
+def calls(folder: Path, name: str) -> list[str]:
+    """How one of them was called."""
+    path = folder / "calls"
+    return [line for line in path.read_text().splitlines() if line.startswith(f"{name} ")] if path.exists() else []
+
+
+def job_run(state_dir: Path, bin_: Path, number: int = 1, **job: Any) -> RunDir:
+    """A run that is a job."""
+    run = RunDir(str(state_dir / f"runs/1201-10000{number}-000{number}"))
+    Path(run.path).mkdir(parents=True)
+    run.write("spec.json", {"server": "tiny", "created": time.time(), "argv": [], "dump_dir": "", **SPEC})
+    known = {"id": str(number), "name": f"hsops-{run.id}", "bin": str(bin_), "state": "RUNNING", "restarts": 0}
+    run.write("job.json", {**known, **job})
+    return run
+
+
+SPEC: dict[str, Any] = {"tp": 1, "port": 1, "spec_hash": "s", "patches": {}, "sglang": ""}
+UNABLE = "echo 'Unable to contact slurm controller (connect failure)' >&2; exit 1"
+
+
+def test_a_silent_controller_is_asked_once_and_for_the_runs_that_are_wanted(tmp_path: Path) -> None:
+    """Each question takes eight seconds then, and a list of runs has thirty."""
+    folder = slurm(tmp_path / "bin", scontrol=UNABLE)
+    for number in range(1, 5):
+        job_run(tmp_path, folder, number)
+    other = job_run(tmp_path, folder, 9)
+    other.write("spec.json", {**other.read("spec.json"), "server": "other"})
+
+    def listed(server: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = list_runs({"state_dir": str(tmp_path), "server": server})["runs"]
+        return found
+
+    none = listed("nobody"), calls(folder, "scontrol")
+    found = listed("tiny")
+
+    assert none == ([], [])
+    assert len(found) == 4 and all("Unable to contact" in run["job"]["trouble"] for run in found)
+    assert calls(folder, "scontrol") == ["scontrol -o show job 4"]
+
+
+def test_a_stop_that_fails_leaves_no_sign_of_one(tmp_path: Path) -> None:
+    """The server lives on; its end would read as stopped, and a requeued job would not start again."""
+    running = "echo JobId=1 JobState=RUNNING Restarts=0"
+    folder = slurm(tmp_path / "bin", scontrol=running, scancel=UNABLE)
+    run = job_run(tmp_path, folder)
+
+    with pytest.raises(Refusal, match="scancel: Unable to contact") as refused:
+        stop._cancel(run, Unwritten({}))
+    none = os.path.exists(f"{run.path}/stop.json")
+    run.write("stop.json", {"by": "an earlier stop, which reached Slurm"})
+    with pytest.raises(Refusal):
+        stop._cancel(run, Unwritten({}))
+
+    assert refused.value.code == "slurm-silent" and not none
+    assert run.read("stop.json")["by"].startswith("an earlier stop")
+
+
+def test_a_submission_that_was_cut_off_is_cancelled_by_its_name(tmp_path: Path) -> None:
+    """It has no number yet; should it get one meanwhile, it is cancelled by that too."""
+    bin_ = tmp_path / "bin"
+    folder = slurm(
+        bin_,
+        squeue=f"test $(grep -c squeue {bin_}/calls) -lt 3 || echo 7",
+        scontrol=f"grep -q 'scancel 7' {bin_}/calls && s=CANCELLED || s=PENDING; echo JobId=7 JobState=$s",
+        scancel="",
+    )
+    run = job_run(tmp_path, folder, id=None, state="PENDING")
+
+    before = parse_job(agent_slurm.look(run))
+    ended = stop._cancel(run, Unwritten({}))["run"]
+
+    assert str(before) == "a job that Slurm does not know, and may still take"
+    assert calls(folder, "scancel") == [f"scancel --name=hsops-{run.id}", "scancel 7"]
+    assert (ended["phase"], ended["job"]["id"], ended["job"]["state"]) == ("stopped", "7", "CANCELLED")
+
+
+def test_a_job_that_slurm_never_took_is_told_without_a_number() -> None:
+    """Nobody ever gave it one."""
+    never = Job("", "NOT_SUBMITTED", over=True)
+
+    assert str(never) == "a job that Slurm never took"
+    assert never.cause == "its job was never taken by Slurm: sbatch was cut off"
+
+
+@dataclass
+class Stopping:
+    """A lock whose host answers every verb with what ``_cancel`` has come to."""
+
+    told: dict[str, Any]
+    agent: Agent
+
+    def call(self, _: str, **__: Any) -> dict[str, Any]:
+        """The reply to run-stop."""
+        return {"stopped": [self.told], "beside": None, "unwritten": []}
+
+
+@pytest.mark.parametrize("phase", ["running", "exited"])
+def test_a_long_epilog_is_no_process_that_outlives_sigkill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phase: str
+) -> None:
+    """The job is told, not a pid of another host; whatever is known of the server, it has not ended."""
+    monkeypatch.setattr(agent_slurm, "END_S", 0.1)
+    folder = slurm(tmp_path / "bin", scontrol="echo JobId=1 JobState=COMPLETING NodeList=node3 Restarts=0", scancel="")
+    run = job_run(tmp_path, folder)
+    run.write("state.json", {"phase": phase, "pid": 712, "start": 1, "job_restarts": 0, "started": 1.0, "exit": None})
+
+    agent = Agent(LocalHost("login"), python=sys.executable, state_dir=str(tmp_path))
+    lock: Any = Stopping(stop._cancel(run, Unwritten({})), agent)
+    (stopped,) = stop_server(lock, "tiny")
+    (fault,) = faults("login", stopped)
+    lines = list(host_lines([("login", stopped)], {}, many=False))
+    with pytest.raises(UnhealthyError) as in_the_way:
+        _clear(lock, stopped.run, ignore)
+
+    assert stopped.left == stopped.ended == ()
+    assert fault["message"] == "job 1 COMPLETING: not ended yet" and "squeue -j 1" in fault["fix"]
+    assert fault["why"] == in_the_way.value.why and "an epilog still runs on node3" in fault["why"]
+    assert in_the_way.value.message == f"run {run.id} has not ended: job 1 COMPLETING"
+    assert lines[0].startswith(f"tiny: run {run.id} not ended after ") and lines[-1].strip() == fault["fix"]
+    assert "712" not in json.dumps([fault, in_the_way.value.as_json(), lines])
+
+
+def test_who_follows_a_job_asks_less_and_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An hour of ``logs -f``: every second in the beginning, every 15 s in the end."""
+    folder = slurm(tmp_path / "bin", scontrol="echo JobId=1 JobState=RUNNING Restarts=0")
+    run, clock = job_run(tmp_path, folder), [1000.0]
+    monkeypatch.setattr(agent_slurm, "time", SimpleNamespace(monotonic=lambda: clock[0], time=time.time))
+
+    for _ in range(3600):
+        clock[0] += 1
+        run.running()
+
+    assert 3600 / 15 < len(calls(folder, "scontrol")) < 3600 / 15 + 20
+
+
+def test_a_job_inherits_the_environment_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """sbatch hands its own on, to the server; what only makes answers readable is for the other commands."""
+    monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
+    monkeypatch.delenv("SLURM_TIME_FORMAT", raising=False)
+    show = 'echo "$LC_ALL,$SLURM_TIME_FORMAT"'
+    folder = str(slurm(tmp_path / "bin", sbatch=show, scontrol=show))
+
+    assert agent_slurm.told(folder, "sbatch") == "de_DE.UTF-8,\n"
+    assert agent_slurm.told(folder, "scontrol") == "C,%s\n"
+
+
+def test_a_hidden_partition_is_one(tmp_path: Path) -> None:
+    """sinfo tells of it only when asked for all; whoever knows its name may submit there."""
+    folder = slurm(tmp_path / "bin", sinfo="""case " $* " in *" -a "*) echo "own|infinite|infinite";; esac""")
+    asked = {"partition": "own", "bin": str(folder)}
+    given: dict[str, Any] = {"name": "s", "host": "h", "model": "m", "executor": "slurm", "slurm": asked}
+    agent = Agent(LocalHost("login"), python=sys.executable, state_dir=str(tmp_path))
+
+    queue.check(agent, ServerSpec.model_validate(given), None)
+
+
+def test_a_dump_folder_without_its_mark_may_also_have_been_emptied(tmp_path: Path) -> None:
+    """A job waits for days; somebody made room meanwhile."""
+    run = job_run(tmp_path, tmp_path)
+    more = {"wanted_port": 0, "listen": "127.0.0.1", "dump_dir": str(tmp_path / "dumps")}
+    run.write("spec.json", {**run.read("spec.json"), **more})
+
+    with pytest.raises(Refusal, match="or it was emptied while the job waited"):
+        agent_job._settled(run)
+    run.write(agent_slurm.mark(str(tmp_path / "dumps")), {"run": run.id})
+
+    assert agent_job._settled(run)["port"]
+
+
+@pytest.mark.parametrize("over,kinds", [(False, []), (True, ["no-supervisor"])])
+def test_what_a_job_that_is_not_over_has_here_is_no_orphan(tmp_path: Path, over: bool, kinds: list[str]) -> None:
+    """Login node and compute node may be one machine. What a job leaves behind there is an orphan, of a known run."""
+    run = job_run(tmp_path, slurm(tmp_path / "bin", scontrol=UNABLE), over=over)
+    with subprocess.Popen(["sleep", "60"], env={**os.environ, procs.MARK: run.id}) as process:
+        try:
+            until(lambda: run.id in procs.marks(process.pid), 60.0)
+            seen = _Seen({"state_dir": str(tmp_path)}, gpus=False)
+        finally:
+            process.kill()
+
+    assert seen.ours[process.pid] == run.id
+    assert [kind for pid, kind in seen.kinds().items() if pid == process.pid] == kinds
