@@ -196,6 +196,8 @@ def _start(session: Session, spec: ServerSpec, plans: Sequence[Plan], wish: Wish
     with ExitStack() as held:
         locks = [held.enter_context(session.lock(one.host)) for one in plans]
         started = ensure(locks, plans, known, replace=wish.replace, healthy=healthy, emit=session.console.emit)
+    if started.fresh and there:
+        stop.end_elsewhere(session, there, spec.hosts)
     if started.fresh:
         for note in plan.notes:
             session.console.emit(Note(note, plan.host))

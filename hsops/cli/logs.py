@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated
@@ -12,7 +12,7 @@ import typer
 
 from hsops.cli import several
 from hsops.cli.wiring import Session, run
-from hsops.core.errors import HsopsError, UsageError
+from hsops.core.errors import HsopsError, PartialError, UsageError
 from hsops.core.events import Event, Note
 from hsops.render.console import Outcome
 
@@ -89,7 +89,7 @@ def show(session: Session, name: str, wish: Wish = Wish()) -> Outcome:
     wish.check_sense()
     agent, found = find(session, name)
     if wish.errors and found.node:
-        return _told(found, several.summary_of(session, agent, found))
+        return _told(found, *several.logs_of(session, agent, found))
     if wish.errors:
         return _errors(session, agent, found, wish)
     agent, found = _with_rank(session, agent, found, wish.rank)
@@ -167,8 +167,12 @@ def _with_rank(session: Session, agent: Agent, found: Run, text: str) -> tuple[A
     name = _rank(text, found) or ""
     if not found.node or not name or name in found.node.own:
         return agent, found
-    agent = session.agent(found.node.hosts[int(name.removeprefix("TP")) // found.node.ranks])
-    return agent, next((one for one in list_runs(agent, found.server, limit=1000) if one.id == found.id), found)
+    host = found.node.hosts[int(name.removeprefix("TP")) // found.node.ranks]
+    agent = several.agent_on(session, host, found)
+    part = next((one for one in list_runs(agent, found.server, limit=1000) if one.id == found.id), None)
+    if part is None:
+        raise several.nothing_of(found, host)
+    return agent, part
 
 
 def _rank(text: str, found: Run) -> str | None:
@@ -214,14 +218,18 @@ def _errors(session: Session, agent: Agent, found: Run, wish: Wish) -> Outcome:
     for piece in _pieces(session, agent, found, wish):
         if isinstance(piece, bytes):
             reader.feed(piece)
-    return _told(found, reader.summary())
+    return _told(found, reader.summary(), {})
 
 
-def _told(found: Run, summary: LogSummary) -> Outcome:
+def _told(found: Run, summary: LogSummary, unread: Mapping[str, HsopsError]) -> Outcome:
+    from hsops.render import console
     from hsops.render.logs import error_lines
 
     cause = summary.cause
     rest = [error for error in summary.errors if error is not cause]
     data = {"run": found.id, "log": found.log, "cause": asdict(cause) if cause else None,
             "errors": [asdict(error) for error in summary.errors]}  # fmt: skip
-    return Outcome(data, error_lines(cause, rest, summary.lines))
+    lacks = [line for error in unread.values() for line in console.error_lines(error)]
+    errors = tuple(entry for error in unread.values() for entry in error.as_json())
+    lines = (*error_lines(cause, rest, summary.lines), *lacks)
+    return Outcome(data, lines, PartialError.exit_code if unread else 0, errors)

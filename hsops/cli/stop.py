@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hsops.cli import several
 from hsops.cli.wiring import Session, run
 from hsops.core.errors import UsageError
 from hsops.render.console import Outcome
@@ -16,6 +17,7 @@ from hsops.render.console import Outcome
 if TYPE_CHECKING:
     from hsops.core.errors import HsopsError
     from hsops.core.orphans import Orphan
+    from hsops.core.runs import Run
     from hsops.remote.agent import Agent
     from hsops.remote.orphans import StoppedOrphan
     from hsops.remote.runs import Stopped
@@ -33,6 +35,17 @@ class How:
     force: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """What was ended on one host; ``runs``: records there that tell on which hosts else there may be something."""
+
+    stopped: tuple[Stopped, ...]
+    runs: tuple[Run, ...]
+
+
+_Calls = Mapping[str, Callable[[], _Ended]]
+
+
 def stop(
     ctx: typer.Context,
     server: Annotated[str, typer.Argument(metavar="SERVER", help="A server of the inventory (the default).")] = "",
@@ -47,7 +60,7 @@ def stop(
 ) -> None:
     """Stop a server: SIGTERM, then SIGKILL for whatever is left of the run; says what was ended, and proves it.
 
-    Exit code 7 when a process or its GPU memory is still there, 3 when one of several hosts cannot be reached.
+    Exit code 7 when a process or its GPU memory is still there, 3 when one of several hosts cannot be asked.
     """
     how = How(grace, gpu_wait, force)
 
@@ -64,43 +77,67 @@ def stop(
 def end(session: Session, server: str | None, *, run_id: str = "", how: How = How()) -> Outcome:
     """The command's body, for playbooks too."""
     from hsops.cli.logs import find
+    from hsops.core.nodes import elsewhere
 
     if run_id and server:
         hosts = session.server(server).hosts
-        return _end(session, {host: partial(_end_run, session, host, run_id, how) for host in hosts})
+        return _end(session, {host: partial(_end_run, session, host, run_id, how) for host in hosts}, how)
     if run_id:
         agent, found = find(session, run_id)
-        hosts = found.node.hosts if found.node else (agent.host.name,)
-        if any(host not in session.inventory.hosts for host in hosts):  # renamed since the launch
-            hosts = (agent.host.name,)
-        return _end(session, {host: partial(_end_run, session, host, found.id, how) for host in hosts})
+        others = elsewhere(found, ())
+        hosts = (agent.host.name, *(host for host in others if host in session.inventory.hosts))
+        return _end(session, {host: partial(_end_run, session, host, found.id, how) for host in hosts}, how)
     spec = session.server(server)
-    return _end(session, {host: partial(_end_server, session, host, spec.name, how) for host in spec.hosts})
+    return _end(session, {host: partial(_end_server, session, host, spec.name, how) for host in spec.hosts}, how)
 
 
-def _end_server(session: Session, host: str, server: str, how: How) -> tuple[Stopped, ...]:
-    from hsops.remote.runs import stop_server
+def end_elsewhere(session: Session, run: Run, hosts: Collection[str]) -> None:
+    """End what a run that was replaced has on hosts beside these, which its server does not name any more.
 
+    Where that fails it is told: what replaced it does not need those hosts.
+    """
+    from hsops.cli.rollout import ask
+    from hsops.core.events import Note
+    from hsops.core.nodes import elsewhere
+
+    others = elsewhere(run, hosts)
+    if not others:
+        return
+    calls, failed = _reachable(session, {host: [run] for host in others}, How())
+    found, silent = ask(session, calls, doing="stopping on")
+    for host, one in found.items():
+        for stopped in one.stopped:
+            left = f"; {len(stopped.left)} LEFT" if stopped.left else ""
+            session.console.emit(Note(f"its part of run {run.id} was ended there too{left}", host))
+    for host, error in {**failed, **silent}.items():
+        said = f"its part of run {run.id} may be left there ({error.message}); hsops stop --run {run.id} ends it"
+        session.console.emit(Note(said, host, "warn"))
+
+
+def _end_server(session: Session, host: str, server: str, how: How) -> _Ended:
+    from hsops.remote.runs import list_runs, stop_server
+
+    newest = list_runs(session.agent(host), server, limit=1)
     with session.lock(host) as lock:
-        return stop_server(lock, server, **asdict(how))
+        stopped = stop_server(lock, server, **asdict(how))
+    return _Ended(stopped, (*newest, *(one.run for one in stopped)))
 
 
-def _end_run(session: Session, host: str, run_id: str, how: How) -> tuple[Stopped, ...]:
-    """None where there is nothing of it to end."""
+def _end_run(session: Session, host: str, run_id: str, how: How) -> _Ended:
+    """Nothing where there is nothing of it to end."""
     from hsops.remote.runs import list_runs, stop_run
 
     agent = session.agent(host)
     found = next((one for one in list_runs(agent, limit=1000) if one.id == run_id), None)
     if not found or not (found.alive or found.left or (found.job and not found.job.over)):
-        return ()
+        return _Ended((), (found,) if found else ())
     with session.lock(host) as lock:
-        return (stop_run(agent, run_id, lock=lock, **asdict(how)),)
+        return _Ended((stop_run(agent, run_id, lock=lock, **asdict(how)),), (found,))
 
 
-def _end(session: Session, calls: Mapping[str, Callable[[], tuple[Stopped, ...]]]) -> Outcome:
-    """On all hosts side by side. One that cannot be reached keeps no other from its end."""
+def _end(session: Session, calls: _Calls, how: How) -> Outcome:
+    """On all hosts side by side, then on those that only the runs' own records name."""
     from hsops.cli.rollout import ask
-    from hsops.render.stop import faults, host_lines
 
     failed: dict[str, HsopsError] = {}
     if len(calls) == 1:
@@ -108,16 +145,62 @@ def _end(session: Session, calls: Mapping[str, Callable[[], tuple[Stopped, ...]]
         found = {host: call()}
     else:
         found, failed = ask(session, calls, doing="stopping on")
-    rows = [(host, one) for host, some in found.items() for one in some]
+    for error in failed.values():
+        error.fix = "; ".join(filter(None, (error.fix, "what is left there is ended by the same command later")))
+    beyond = _beyond(found, calls)
+    more, unknown = _reachable(session, beyond, how)
+    ended, silent = ask(session, more, doing="stopping on") if more else ({}, {})
+    for host, error in silent.items():
+        later = "; ".join(f"hsops stop --run {one.id}" for one in beyond[host])
+        error.fix = "; ".join(filter(None, (error.fix, f"what is left there is ended by {later}")))
+    alive = {one.run.id for some in found.values() for one in some.stopped}
+    unknown = {host: error for host, error in unknown.items() if alive & {one.id for one in beyond[host]}}
+    return _told({**found, **ended}, {**failed, **silent, **unknown})
+
+
+def _beyond(found: Mapping[str, _Ended], asked: Collection[str]) -> dict[str, list[Run]]:
+    """Hosts that were not asked, and the runs that may have a part there: the newest one, and those just ended.
+
+    What the inventory names today is not what it named at the launch.
+    """
+    runs = [one for some in found.values() for one in some.runs]
+    newest = max(runs, key=lambda one: one.started, default=None)
+    wanted = {one.run.id for some in found.values() for one in some.stopped} | ({newest.id} if newest else set())
+    seen = {(one.id, one.node.host) for one in runs if one.node}
+    beyond: dict[str, list[Run]] = {}
+    for one in {one.id: one for one in runs if one.id in wanted}.values():
+        for host in one.node.hosts if one.node else ():
+            if host not in asked and (one.id, host) not in seen:
+                beyond.setdefault(host, []).append(one)
+    return beyond
+
+
+def _reachable(session: Session, beyond: Mapping[str, list[Run]], how: How) -> tuple[_Calls, dict[str, HsopsError]]:
+    """How to end those runs on each of these hosts; and which hosts the inventory has no way to."""
+    known = session.inventory.hosts
+    calls = {host: partial(_end_runs, session, host, runs, how) for host, runs in beyond.items() if host in known}
+    return calls, {host: several.unnamed(runs[0], host) for host, runs in beyond.items() if host not in known}
+
+
+def _end_runs(session: Session, host: str, runs: list[Run], how: How) -> _Ended:
+    ended = [_end_run(session, host, one.id, how) for one in runs]
+    return _Ended(tuple(one for some in ended for one in some.stopped), ())
+
+
+def _told(found: Mapping[str, _Ended], failed: Mapping[str, HsopsError]) -> Outcome:
+    from hsops.render.stop import faults, host_lines
+
+    rows = [(host, one) for host, some in found.items() for one in some.stopped]
     data = [{**asdict(one), "run": one.run.as_json(), "host": host} for host, one in rows]
     errors = [fault for host, one in rows for fault in faults(host, one)]
     code = 7 if errors else 0
     for error in failed.values():
-        error.fix = "; ".join(filter(None, (error.fix, "what is left there is ended by the same command later")))
         code = code or (PARTIAL if found else error.exit_code)
     left = sum(len(one.left) for _, one in rows)
     told = [*errors, *(entry for error in failed.values() for entry in error.as_json())]
-    return Outcome({"stopped": data, "left": left}, host_lines(rows, failed, many=len(calls) > 1), code, tuple(told))
+    return Outcome(
+        {"stopped": data, "left": left}, host_lines(rows, failed, many=len({**found, **failed}) > 1), code, tuple(told)
+    )
 
 
 def end_orphans(session: Session, pids: list[int], how: How) -> Outcome:

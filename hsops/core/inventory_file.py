@@ -187,9 +187,6 @@ def _slurm_faults(document: Document, name: Hashable, server: dict[str, Any], ho
             message = "it has no effect without executor: slurm"
             yield document.fault(("servers", name, "slurm"), message, at_key=True)
         return
-    if server.get("nodes"):
-        message = "a job has one node: executor: slurm and nodes do not go together"
-        yield document.fault(("servers", name, "nodes"), message, at_key=True)
     host = hosts.get(str(server.get("host")))
     dumps = host.get("dumps", "/dev/shm/sglang_hs") if isinstance(host, dict) else ""  # noqa: S108
     if server.get("patches") and isinstance(dumps, str) and any(f"{dumps}/".startswith(f"{top}/") for top in _LOCAL):

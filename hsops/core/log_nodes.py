@@ -24,7 +24,7 @@ def joined(summaries: Sequence[LogSummary], hosts: Sequence[str] = ()) -> LogSum
         hosts: of the nodes, for errors; empty for none.
     """
     head = summaries[0]
-    if len(summaries) == 1:
+    if len(summaries) == 1 and not hosts:
         return head
     others = summaries[1:]
     found = [

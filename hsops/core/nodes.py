@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from hsops.core.runs import Exit, Node, Part, Run
 
-UNKNOWN, ABSENT = "unknown", "absent"
+UNKNOWN, ABSENT, LOST = "unknown", "absent", "lost"
 
 
 def shares(hosts: tuple[str, ...], tp: int) -> tuple[Node | None, ...]:
@@ -22,7 +22,7 @@ def whole(parts: Mapping[str, Run | None]) -> Run | None:
     """The run that the parts on several hosts are; a run on one host as it is.
 
     What the first node says counts for all: it answers, and ends last. A part that ended shows among the helpers, as
-    ``node 1 on b``; so ``dead`` names it.
+    ``node 1 on b``; so ``dead`` names it. A run of which the first host has nothing is lost, whatever the others run.
 
     Args:
         parts: host -> what is there of one run; a host that is not named was not asked, None: has nothing of it.
@@ -32,22 +32,23 @@ def whole(parts: Mapping[str, Run | None]) -> Run | None:
         return next(filter(None, parts.values()), None)
     head = there[min(there)]
     assert head.node
-    told = tuple(_part(head.node, rank, host, parts) for rank, host in enumerate(head.node.hosts))
+    told = tuple(_part(head.node, rank, host, there.get(rank), parts) for rank, host in enumerate(head.node.hosts))
     runs = [there[rank] for rank in sorted(there)]
     helpers = {
         **head.helpers,
         **{f"node {p.rank} on {p.host}": _end(there[p.rank]) for p in told[1:] if p.rank in there},
     }
+    headless = told[0].phase == ABSENT
     return replace(
         head,
         node=None,
         parts=told,
-        phase=head.phase if 0 in there else UNKNOWN,
+        phase=head.phase if 0 in there else LOST if headless else UNKNOWN,
         ranks=_ordered(run.ranks for run in runs),
         rank_pids={name: pid for run in reversed(runs) for name, pid in run.rank_pids.items()},
         helpers=helpers,
         hellos=tuple(said for run in runs for said in run.hellos),
-        left=() if head.alive else tuple(pid for run in runs for pid in _pids(run)),
+        left=() if head.alive and not headless else tuple(pid for run in runs for pid in _pids(run)),
     )
 
 
@@ -65,8 +66,19 @@ def together(found: Mapping[str, Iterable[Run]]) -> tuple[Run, ...]:
     return tuple(sorted(joined, key=lambda run: (run.started, run.id), reverse=True))
 
 
-def _part(node: Node, rank: int, host: str, parts: Mapping[str, Run | None]) -> Part:
-    run = parts.get(host)
+def absent(run: Run) -> tuple[str, ...]:
+    """The hosts of a run over several that have nothing of it, of those that were asked."""
+    return tuple(part.host for part in run.parts if part.phase == ABSENT)
+
+
+def elsewhere(run: Run, hosts: Iterable[str]) -> tuple[str, ...]:
+    """The hosts of a run, or of a part of one, beside ``hosts``, which were asked."""
+    if run.node:
+        return tuple(host for host in run.node.hosts if host not in {*hosts, run.node.host})
+    return tuple(part.host for part in run.parts if part.phase == UNKNOWN)
+
+
+def _part(node: Node, rank: int, host: str, run: Run | None, parts: Mapping[str, Run | None]) -> Part:
     own = replace(node, rank=rank, first=rank * node.ranks).own
     if run is None or run.node is None:
         return Part(host, rank, own, ABSENT if host in parts else UNKNOWN)

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 from hsops.core.baseline import compare
 from hsops.core.divergence import STOPS, divergences
+from hsops.core.nodes import absent
 from hsops.diagnose import stack_tree
 from hsops.diagnose.evidence import Evidence
 from hsops.diagnose.log_text import message
@@ -269,6 +270,8 @@ def blind(ev: Evidence) -> Iterator[Finding]:
     """What could not be seen, except what was not needed, and what that costs."""
     for host, why in ev.lost.items():
         yield Finding("could not", f"{host}: {why}")
+    for host in absent(ev.run) if ev.run else ():
+        yield Finding("run", f"nothing of run {ev.run.id if ev.run else ''} is on {host}")
     argv = ev.run.argv if ev.run else ev.launcher.argv if ev.launcher else ()
     without_gpu = ("--device", "cpu") in pairwise(argv)
     for look in ev.could_not:

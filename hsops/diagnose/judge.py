@@ -34,6 +34,7 @@ RULES: tuple[Rule, ...] = (
     rules_ended.nothing_runs,
     rules_ended.stopped,
     rules_ended.host_lost,
+    rules_ended.never_started,
     rules_gpu.out_of_memory,
     rules_log.named_cause,
     rules_log.gpu_fault,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from hsops.core.nodes import absent
 from hsops.core.runs import Exit
 from hsops.diagnose import cite
 from hsops.diagnose.evidence import Evidence
@@ -21,6 +22,7 @@ _NEEDED = {  # without whom nothing goes on: role -> what it is called when that
     "tokenizer": "tokenizer-blocked",
 }
 _TERMINAL = re.compile(r"/dev/(pts/|tty)")
+_STARTS_S = 60.0  # a launch that is under way may be about to start the next host's part
 _TOGETHER_S = 0.05  # the launcher ends the other ranks when one died: who went first is the one, if that can be told
 
 
@@ -82,6 +84,26 @@ def host_lost(ev: Evidence) -> Verdict | None:
         remedy="bring that host back, then hsops launch --replace --wait-healthy",
         next_probe=f"hsops --host {host} doctor",
         host=host,
+    )
+
+
+def never_started(ev: Evidence) -> Verdict | None:
+    """A host was asked and has nothing of the run: its launch was cut off, and the others wait for those ranks."""
+    run = ev.run
+    hosts = absent(run) if run and (run.alive or run.left) else ()
+    if not hosts or not run or ev.healthy or exception(ev):
+        return None
+    ranks = [rank for part in run.parts if part.host in hosts for rank in part.ranks]
+    verb = "is" if len(ranks) == 1 else "are"
+    return Verdict(
+        "rank-never-joined",
+        "high" if run.uptime_s > _STARTS_S else "medium",
+        f"nothing of run {run.id} is on {', '.join(hosts)}: {', '.join(ranks)} {verb} not there, and the others wait",
+        cite.everything(ev),
+        rank=int(ranks[0].removeprefix("TP")) if len(ranks) == 1 else None,
+        remedy="hsops launch --replace --wait-healthy",
+        next_probe=f"hsops --host {hosts[0]} audit: did the launch get there?",
+        host=hosts[0],
     )
 
 

@@ -11,7 +11,7 @@ from hsops.core.deadline import QUICK, Deadline
 from hsops.core.errors import AgentError, HsopsError, LockedError, UnhealthyError
 from hsops.core.events import Emit, Note
 from hsops.core.inventory import PatchSpec, ServerSpec
-from hsops.core.nodes import ABSENT, whole
+from hsops.core.nodes import absent, whole
 from hsops.core.runs import Run, parse_run
 from hsops.core.units import counted
 from hsops.launch import needs
@@ -119,8 +119,11 @@ def ensure(
         HsopsError: another run of this server is there, or the host refused.
     """
     plan, there = plans[0], next((run for run in known if run.alive), None)
-    if there and there.spec_hash == plan.spec_hash and (healthy or not replace):
+    lacking = absent(there) if there else ()
+    if there and there.spec_hash == plan.spec_hash and not lacking and (healthy or not replace):
         return Started(there, fresh=False)
+    if there and lacking and not replace:
+        raise _incomplete(there, lacking)
     if there and not replace:
         raise HsopsError(
             f"{plan.server} already runs, as {there.id}, with another command, environment or patch",
@@ -156,6 +159,17 @@ def _all_or_none(locks: Sequence[Lock], plans: Sequence[Plan], emit: Emit) -> St
     return Started(found, fresh=True, warning="; ".join(warnings))
 
 
+def _incomplete(run: Run, lacking: Sequence[str]) -> HsopsError:
+    """A part alone waits for the others until SGLang gives up; another client may be about to start them."""
+    there = ", ".join(part.host for part in run.parts if part.host not in lacking)
+    return HsopsError(
+        f"run {run.id} of {run.server} is incomplete: nothing of it is on {', '.join(lacking)}",
+        host=lacking[0],
+        why="its launch was cut off before it got there, or is just getting there, or its record there was removed",
+        fix=f"hsops launch --replace --wait-healthy ends what there is of it on {there}, and starts anew",
+    )
+
+
 def _start(lock: Lock, plan: Plan, *, keep: bool) -> dict[str, Any]:
     try:
         return lock.call("run-start", what=f"server {plan.server}", keep=keep, deadline=START, **plan.request())
@@ -187,13 +201,18 @@ def _known(flags: dict[str, bool]) -> frozenset[str] | None:
 def _clear(lock: Lock, run: Run, emit: Emit) -> None:
     """End a run that is in the way; what outlived an earlier server holds its GPUs and ports."""
     host = lock.agent.host.name
-    if any(part.host == host and part.phase == ABSENT for part in run.parts):
-        return
+    lacking = host in absent(run)
     job = run.job and f"cancelling job {run.job.id}, which run {run.id} has left behind"
     left = job or f"ending what run {run.id} left behind: {counted(len(run.left), 'process')}"
     what = f"stopping run {run.id}" if run.alive else left
-    emit(Note(f"{what} first", host))
-    stopped = stop_run(lock.agent, run.id, grace=10.0 if run.alive else 0.0, lock=lock, keep=True)
+    if not lacking:
+        emit(Note(f"{what} first", host))
+    try:
+        stopped = stop_run(lock.agent, run.id, grace=10.0 if run.alive else 0.0, lock=lock, keep=True)
+    except AgentError as error:
+        if lacking and error.code == "no-such-run":  # else another client has started it there since
+            return
+        raise
     if (now := stopped.run.job) and not now.over:
         why, fix = now.lingers
         raise UnhealthyError(f"run {run.id} has not ended: {now}", host=host, why=why, fix=fix)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hsops.core.errors import HsopsError
-from hsops.core.nodes import ABSENT, UNKNOWN, whole
+from hsops.core.nodes import UNKNOWN, absent, whole
 from hsops.core.orphans import GPU_MEMORY, NO_LAUNCHER, NO_SUPERVISOR, Orphan
 from hsops.core.runs import Run
 from hsops.core.units import counted
@@ -143,9 +143,9 @@ def _run_line(host: str, run: Run, standing: Standing | None) -> str:
 def _elsewhere(run: Run) -> str:
     """Nodes of which nothing is known, or that have nothing of a run that lives."""
     unknown = [part.host for part in run.parts if part.phase == UNKNOWN]
-    absent = [part.host for part in run.parts if part.phase == ABSENT and run.alive]
+    lacking = absent(run) if run.alive or run.left else ()
     return (f"  not asked: {', '.join(unknown)}" if unknown else "") + (
-        f"  nothing of it on {', '.join(absent)}" if absent else ""
+        f"  nothing of it on {', '.join(lacking)}" if lacking else ""
     )
 
 

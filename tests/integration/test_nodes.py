@@ -31,8 +31,8 @@ class Two:
     folder: Path
     sshds: dict[str, Server]
 
-    def write(self, **changed: Any) -> None:
-        """The inventory, with fields of the server ``big`` changed."""
+    def write(self, *, without: str = "", **changed: Any) -> None:
+        """The inventory, with fields of the server ``big`` changed; ``without`` a host."""
         hosts = {
             name: {
                 "ssh": one.spec.ssh,
@@ -42,9 +42,10 @@ class Two:
                 "dumps": str(self.folder / name / "dumps"),
             }
             for name, one in self.sshds.items()
+            if name != without
         }
         big = {"nodes": ["a", "b"], "model": "hub/none", "tp": 2, "port": "auto", "env": {"GLOO_SOCKET_IFNAME": "lo"}}
-        whole = {"hosts": hosts, "groups": {"both": ["a", "b"]}, "servers": {"big": {**big, **changed}}}
+        whole = {"hosts": hosts, "groups": {"both": [*hosts]}, "servers": {"big": {**big, **changed}}}
         whole["default"] = "big"  # type: ignore[assignment]
         (self.folder / "inventory.yaml").write_text(json.dumps(whole))
 
@@ -169,6 +170,87 @@ def test_ctrl_c_between_two_starts_ends_both(two: Two) -> None:
     assert client.returncode == 130, said
     assert "was ended again: no node runs without the others" in said
     assert not two.left()
+
+
+def test_a_client_that_dies_between_two_starts_leaves_a_run_that_is_told_as_half(two: Two) -> None:
+    """Every command says that the second host has nothing of it, and what to type; --replace starts it whole."""
+    slow = two.folder / "b/state/runs/.start.lock"
+    slow.parent.mkdir(parents=True, exist_ok=True)
+    before = len(two.runs("a"))
+    with slow.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        client = subprocess.Popen(two.argv("launch"), env=ENV, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        wait_for(lambda: len(two.runs("a")) > before, "the start of the first node")
+        wait_for(lambda: waits_for(slow), "the second one's wait")
+        client.kill()
+        client.wait(10)
+        wait_for(lambda: not waits_for(slow), "the end of the second host's agent")
+    rows, lines = two.json("status")["data"]["runs"], two.hsops("status").stdout  # of b an older run, too
+    (shown,) = [row for row in rows if row["phase"] == "running"]
+    refused = two.hsops("launch", "--wait-healthy")
+    verdict = two.json("diagnose")["data"]["verdict"]
+    of_b, errors = two.hsops("logs", "--rank", "1"), two.hsops("logs", "--errors")
+    done = two.json("--lock-wait", "60", "launch", "--wait-healthy", "--replace")  # the dead client's lock expires
+
+    half = f"nothing of run {shown['id']} is on b"
+    assert [part["phase"] for part in shown["parts"]] == ["running", "absent"] and "nothing of it on b" in lines
+    assert refused.returncode == 1 and "is incomplete: nothing of it is on b" in refused.stderr
+    assert "hsops launch --replace --wait-healthy" in refused.stderr
+    assert (verdict["class"], verdict["host"], verdict["rank"]) == ("rank-never-joined", "b", 1)
+    assert half in verdict["summary"] and "launch --replace" in verdict["remedy"]
+    assert of_b.returncode == 1 and half in of_b.stderr and "launch --replace" in of_b.stderr
+    assert errors.returncode == 3 and "nothing went wrong in" in errors.stdout and half in errors.stdout
+    assert done["ok"] and done["data"]["healthy"] and done["data"]["run"]["id"] != shown["id"]
+    assert not [pid for mark in (shown["id"], f"{shown['id']}/1") for pid in marked(mark)]
+
+
+def test_a_healthy_run_whose_record_is_gone_on_one_host_is_not_called_whole(two: Two) -> None:
+    """The server answers, and yet a launch does not say that there is nothing to do."""
+    assert two.json("launch", "--wait-healthy")["ok"]
+    record = two.folder / "b/state/runs" / two.json("status")["data"]["runs"][0]["id"]
+    record.rename(aside := two.folder / "aside-record")
+    try:
+        again = two.hsops("launch", "--wait-healthy")
+    finally:
+        aside.rename(record)
+
+    assert again.returncode == 1 and "is incomplete: nothing of it is on b" in again.stderr
+    assert "already healthy" in two.hsops("launch", "--wait-healthy").stdout
+
+
+def test_stop_goes_where_the_run_is_not_where_the_inventory_names_it_today(two: Two) -> None:
+    """A host that its server does not name any more is stopped too; one without a way to it is named: exit code 3."""
+    two.hsops("launch")
+    two.write(nodes=["a"], tp=1)
+    stopped = two.json("stop")
+    left = two.left()
+    two.write()
+    two.hsops("launch")
+    two.write(nodes=["a"], tp=1, without="b")
+    partly = two.hsops("stop")
+    two.write(nodes=["a"], tp=1)
+    finished = two.json("stop")
+
+    assert stopped["ok"] and {one["host"] for one in stopped["data"]["stopped"]} == {"a", "b"}
+    assert not left
+    assert partly.returncode == 3 and "on a stopped" in partly.stdout
+    assert (
+        "b: run " in partly.stdout
+        and "name b under hosts again; what is left there is ended by hsops stop --run" in partly.stdout
+    )
+    assert finished["ok"] and [one["host"] for one in finished["data"]["stopped"]] == ["b"]
+    assert not two.left()
+
+
+def test_a_launch_on_fewer_hosts_ends_what_it_replaces_on_the_others(two: Two) -> None:
+    """Told with its host."""
+    old = two.json("launch")["data"]["run"]["id"]
+    two.write(nodes=["a"], tp=1)
+    done = two.hsops("launch", "--replace")
+
+    assert done.returncode == 0, done.stderr
+    assert f"b: its part of run {old} was ended there too" in done.stdout + done.stderr
+    assert not marked(old) and not marked(f"{old}/1")
 
 
 def waits_for(path: Path) -> bool:

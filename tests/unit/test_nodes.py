@@ -12,9 +12,11 @@ from hsops.core.errors import ConfigError, HsopsError
 from hsops.core.inventory_file import find_server, load, select_hosts
 from hsops.core.log_nodes import joined as joined_logs
 from hsops.core.milestones import summarize
-from hsops.core.nodes import shares, together, whole
+from hsops.core.nodes import absent, elsewhere, shares, together, whole
 from hsops.core.runs import Run, parse_run
 from hsops.deploy.targets import targets
+from hsops.diagnose import judge
+from hsops.diagnose.evidence import Evidence
 from hsops.launch.plan import Deployed, Plan, plan
 from hsops.launch.spanning import Seen, candidates, gloo_faults, joined, on_node
 
@@ -129,6 +131,32 @@ def test_what_is_left_of_a_run_whose_first_node_ended() -> None:
     assert only_b and only_b.phase == "unknown" and [part.phase for part in only_b.parts] == ["unknown", "running"]
 
 
+def test_a_run_of_which_the_first_host_has_nothing_is_lost() -> None:
+    """Whoever answers is not there; what the others still run is left over."""
+    run = whole({"a": None, "b": a_part(1)})
+
+    assert run and (run.phase, run.alive, run.left) == ("lost", False, (11, 21)) and absent(run) == ("a",)
+
+
+def test_a_host_that_has_nothing_of_a_run_is_the_verdict() -> None:
+    """With its ranks; less surely while the launch may be about to start them."""
+    young, old = whole({"a": a_part(0), "b": None}), whole({"a": a_part(0, uptime_s=600.0), "b": None})
+    late, soon = (judge(Evidence(live=True, tp=2, run=run, host="a", hosts=("a", "b"))) for run in (old, young))
+
+    assert (late.name, late.host, late.rank, late.confidence) == ("rank-never-joined", "b", 1, "high")
+    assert "is on b: TP1 on b is not there" in late.summary and soon.confidence == "medium"
+    assert any(one.text == "nothing of run 1201-100000-abcd is on b" for one in late.evidence)
+
+
+def test_where_else_a_run_may_be() -> None:
+    """On the hosts of its own record that were not asked; a host that was renamed since is not another one."""
+    narrowed, renamed = whole({"a": a_part(0)}), whole({"rtx1": a_part(0), "rtx2": a_part(1)})
+
+    assert narrowed and elsewhere(narrowed, ("a",)) == ("b",) and absent(narrowed) == ()
+    assert renamed and elsewhere(renamed, ("rtx1", "rtx2")) == () and absent(renamed) == ()
+    assert elsewhere(a_part(0), ("a",)) == elsewhere(a_part(0), ("rtx1",)) == ("b",)
+
+
 def test_runs_of_several_hosts_are_put_together_by_id() -> None:
     """Newest first; a run on one host stays as it is."""
     old = replace(a_part(0), id="1201-090000-abcd", started=50.0)
@@ -160,6 +188,7 @@ def test_logs_of_several_hosts_are_one() -> None:
     assert set(both.reached["weights-begin"]) == {"TP0", "TP1"}
     assert both.cause and (both.cause.host, both.cause.rank, both.cause.line) == ("b", "TP1", 4)
     assert joined_logs([head]) is head
+    assert [error.host for error in joined_logs([other], ["b"]).errors] == ["b"]
 
 
 def planned(rank: int, tmp_path: Path, **deployed: Any) -> Plan:

@@ -151,6 +151,20 @@ def test_faults_of_the_inventory(tmp_path: Path, server: str, dumps: str, place:
     assert (f"{fault.line}:{fault.column}", message in fault.message) == (place, True), str(fault)
 
 
+def test_a_job_has_one_node(tmp_path: Path) -> None:
+    """Slurm finds its host: nodes beside executor: slurm are refused, with their place."""
+    path = tmp_path / "inventory.yaml"
+    hosts = "a: { ssh: a, python: /p, dumps: /shared }, b: { ssh: b, python: /p, dumps: /shared }"
+    server = "tiny: { nodes: [a, b], executor: slurm, model: /m, tp: 2 }"
+    path.write_text(f"hosts: {{ {hosts} }}\nservers:\n  {server}\n")
+
+    with pytest.raises(ConfigError) as wrong:
+        load(path)
+
+    (fault,) = wrong.value.faults
+    assert (fault.line, fault.column) == (3, 18) and "nodes: not together with executor: slurm" in str(fault)
+
+
 def test_the_state_of_a_job_is_not_looked_up_in_proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its pids are another host's: here they may be anybody's, or nobody's."""
     monkeypatch.setenv("PATH", "/nowhere")
