@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
 
 from hsops.core.errors import HsopsError
 from hsops.remote.openssh import jump, translate
@@ -25,26 +26,31 @@ class Proxy:
     def __init__(self, target: Target, connect: float) -> None:
         argv = jump(target, connect) if target.jump else ["/bin/sh", "-c", f"exec {target.proxy}"]
         self._target, self._log = target, tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
+        self._using = threading.Lock()  # of the log: who watches the link may close it beside its user
         self.sock, theirs = socket.socketpair()
         with theirs:
             end = theirs.fileno()
             self._child = subprocess.Popen(argv, stdin=end, stdout=end, stderr=self._log, start_new_session=True)
 
     def failure(self) -> HsopsError | None:
-        """Why the child ended, once it has; None while it runs or when it said nothing."""
+        """Why the child ended, once it has; None while it runs, when it said nothing, or after ``close``."""
         try:
             self._child.wait(1.0)  # the socket closes a moment before the process is gone
         except subprocess.TimeoutExpired:
             return None
-        self._log.seek(0)
-        log = self._log.read().decode(errors="replace")
+        with self._using:
+            if self._log.closed:
+                return None
+            self._log.seek(0)
+            log = self._log.read().decode(errors="replace")
         return translate(log, self._target) if log.strip() else None
 
     def close(self) -> None:
-        """End the child."""
+        """End the child, from any thread. Idempotent."""
         self.sock.close()
         if self._child.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._child.pid, signal.SIGKILL)
         self._child.wait()
-        self._log.close()
+        with self._using:
+            self._log.close()
