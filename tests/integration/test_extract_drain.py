@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from hsops.core.dumps import MANIFEST
 from hsops.core.files import locked_folder
 from hsops.core.inventory import HostSpec
 from hsops.lab import sshd
+from hsops.remote import runs
 from hsops.remote.agent import Agent
 from hsops.remote.local import LocalHost
 from hsops.remote.log import read_log
@@ -225,14 +227,27 @@ def test_several_servers_are_drained_into_one_folder(site: Site) -> None:
     assert [*site.here.source.glob("*.safetensors"), *other.glob("*.safetensors")] == []
 
 
-def test_a_host_that_is_lost_at_the_end_keeps_nothing_of_the_others_away(site: Site, new_server: ServerFactory) -> None:
+@pytest.fixture
+def far(new_server: ServerFactory) -> Iterator[Server]:
+    """A host that may go away; what runs there is ended in any case."""
+    host = new_server("far")
+    yield host
+    here = on(host)
+    for run in runs.list_runs(here):
+        runs.stop_run(here, run.id, grace=0.0)
+
+
+def on(host: Server) -> Agent:
+    """The agent of that host, without a connection."""
+    return Agent(LocalHost(host.spec.name), python=sys.executable, state_dir=host.spec.state_dir)
+
+
+def test_a_host_that_is_lost_at_the_end_keeps_nothing_of_the_others_away(site: Site, far: Server) -> None:
     """What the other server made meanwhile is here, and what was extracted is told, before the error is."""
-    far = new_server("far")
     text, more = site.here.inventory.read_text(), inventory_text(far.spec).removeprefix("hosts:\n")
     other = "servers: { other: { host: far, model: /m, patches: [hs-dump] },"
     site.here.inventory.write_text(text.replace("servers: {", more + other))
-    there = Agent(LocalHost("far"), python=sys.executable, state_dir=far.spec.state_dir)
-    site.serve(name="other", agent=there, dumps=Path(far.spec.dumps) / "other")
+    site.serve(name="other", agent=on(far), dumps=Path(far.spec.dumps) / "other")
     site.serve(f"holds={site.go}", "free=5")
 
     line = ("extract", str(site.prompts), "-s", "other,tiny", "--drain", str(site.here.to), "--json")
