@@ -18,8 +18,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hsops.remote import runs
+from hsops.remote.agent import Agent
+from hsops.remote.connect import connect
 from tests.cable import why_not
-from tests.hosts import wait_gone
+from tests.hosts import Server, wait_gone
 
 _PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
 _ENV = {**os.environ, "PATH": _PATH}
@@ -263,6 +266,18 @@ def cluster(folder: Path, nodes: tuple[str, ...] = ("node1", "node2"), apart: bo
         yield made
     finally:
         made.down()
+
+
+@contextmanager
+def login_node(server: Server, state: Path) -> Iterator[Agent]:
+    """The agent there, over SSH; whatever it has started is over afterwards."""
+    host = connect(server.spec)
+    agent = Agent(host, python=server.spec.python, state_dir=str(state))
+    yield agent
+    for run in runs.list_runs(agent):
+        if run.job and not run.job.over:
+            runs.stop_run(agent, run.id, grace=0.0)
+    host.close()
 
 
 def _free_ports(count: int) -> int:

@@ -33,7 +33,7 @@ from hsops.remote.orphans import orphans
 from tests.hosts import Server
 from tests.practice_host import ENV, PracticeHost, practice_host
 from tests.running import VICTIMS, start, wait_for
-from tests.slurm_cluster import Cluster, cluster
+from tests.slurm_cluster import Cluster, cluster, login_node
 
 pytestmark = pytest.mark.timeout(180)
 SERVER = """\
@@ -58,14 +58,9 @@ def slurm() -> Iterator[Cluster]:
 
 @pytest.fixture
 def login(server: Server, tmp_path: Path, slurm: Cluster) -> Iterator[Agent]:
-    """The agent on the login node, over SSH; whatever it has started is over."""
-    host = connect(server.spec)
-    agent = Agent(host, python=server.spec.python, state_dir=str(tmp_path / "state"))
-    yield agent
-    for run in runs.list_runs(agent):
-        if run.job and not run.job.over:
-            runs.stop_run(agent, run.id, grace=0.0)
-    host.close()
+    """The agent on the login node."""
+    with login_node(server, tmp_path / "state") as agent:
+        yield agent
 
 
 def spec(slurm: Cluster, **more: Any) -> ServerSpec:

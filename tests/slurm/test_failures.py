@@ -14,27 +14,21 @@ from hsops.core.runs import Run
 from hsops.extract.extract import extract
 from hsops.remote import runs
 from hsops.remote.agent import Agent
-from hsops.remote.connect import connect
 from hsops.remote.dumps import list_samples
 from tests.hosts import Server
 from tests.integration.test_slurm import found, healthy, serving, spec, wanted
 from tests.running import wait_for
 from tests.slurm.results import record
-from tests.slurm_cluster import Cluster
+from tests.slurm_cluster import Cluster, login_node
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 
 @pytest.fixture
 def login(server: Server, tmp_path: Path, slurm: Cluster) -> Iterator[Agent]:
-    """The agent on the login node, over SSH; whatever it has started is over."""
-    host = connect(server.spec)
-    agent = Agent(host, python=server.spec.python, state_dir=str(tmp_path / "state"))
-    yield agent
-    for run in runs.list_runs(agent):
-        if run.job and not run.job.over:
-            runs.stop_run(agent, run.id, grace=0.0)
-    host.close()
+    """The agent on the login node."""
+    with login_node(server, tmp_path / "state") as agent:
+        yield agent
 
 
 def extracted(login: Agent, run: Run, dumps: Path, go_on: Path, harm: Any, back: Any = lambda: None) -> Any:
