@@ -28,6 +28,7 @@ _PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
 _ENV = {**os.environ, "PATH": _PATH}
 _NUMBERS = itertools.count()
 CLIENTS = ("sbatch", "squeue", "scancel", "scontrol", "sinfo", "srun", "sacct")
+GPUS = ("/dev/null", "/dev/zero")  # of each node: Slurm deals them out, whatever they are
 _UP_S = 30.0
 
 _CONF = """\
@@ -66,6 +67,7 @@ MessageTimeout=10
 KillWait=5
 MinJobAge=300
 AccountingStorageType=accounting_storage/none
+GresTypes=gpu
 {nodes}
 PartitionName=gpu Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1
 PartitionName=short Nodes=ALL MaxTime=5 State=UP PriorityTier=1
@@ -143,13 +145,14 @@ class Cluster:
         address = self._wires() if self.apart else dict.fromkeys(("", *self.nodes), "127.0.0.1")
         nodes = "\n".join(
             f"NodeName={name} NodeHostname={name} NodeAddr={address[name]} Port={self._port + 1 + n} CPUs=2 "
-            "RealMemory=16000 State=UNKNOWN"
+            f"RealMemory=16000 Gres=gpu:{len(GPUS)} State=UNKNOWN"
             for n, name in enumerate(self.nodes)
         )
         import getpass
 
         said = {"address": address[""], "port": self._port, "user": getpass.getuser(), "folder": self.folder}
         (self.folder / "slurm.conf").write_text(_CONF.format(**said, nodes=nodes))
+        (self.folder / "gres.conf").write_text("".join(f"Name=gpu File={device}\n" for device in GPUS))
         self.bin.mkdir()
         for name in CLIENTS:
             path = self.bin / name

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from hsops.agent import aside, doctor_gpus, doctor_pci, facts, orphans, probe_host, procs
+from hsops.agent import aside, doctor_gpus, doctor_pci, facts, orphans, probe_host, procs, slurm
 from hsops.agent.probe_tools import CouldNot, is_root
 from hsops.agent.rundir import all_runs, runs_folder
 
@@ -27,7 +27,8 @@ _SHARDS = "model.safetensors.index.json"
 def doctor(params: "dict[str, Any]") -> "dict[str, Any]":
     """Everything a launch will stand on.
 
-    ``params``: ``dumps``, a folder; ``servers``, [{``name``, ``model``, ``port`` or null}]; optional ``look_s``.
+    ``params``: ``dumps``, a folder; ``servers``, [{``name``, ``model``, ``port`` or null}]; ``slurm``: folders of its
+    commands ("": on the PATH), and ``sinfo``: what that is asked with; optional ``look_s``.
 
     Returns {look: its result, or null} and ``could_not`` [{``look``, ``why``, ``message``}].
     """
@@ -53,6 +54,10 @@ def doctor(params: "dict[str, Any]") -> "dict[str, Any]":
         "orphans": lambda: orphans.orphans(params)["orphans"],
         "ports": lambda: {str(s["port"]): procs.listener(int(s["port"])) for s in params["servers"] if s.get("port")},
         **{f"model {model}": lambda model=model: weights(model) for model in models},  # type: ignore[misc]
+        **{
+            f"slurm {where}": lambda where=where: slurm.survey(where, params["sinfo"], tool)  # type: ignore[misc]
+            for where in params.get("slurm", ())
+        },
         **{f"folder {path}": lambda path=path: probe_host.folder(path) for path in folders(params)},  # type: ignore[misc]
     }
     return _all(looks, seconds)

@@ -22,6 +22,8 @@ END_S = 60.0  # Slurm's KillWait is 30 s, and an epilog may follow
 _LATE_S = 120.0
 _FRESH_S, _LONGEST_S = 1.0, 15.0  # whoever follows a run asks less and less often: a controller has many users
 _MUTE_S = 15.0  # a controller that was silent: not asked for the next run, one verb has no time to wait for each
+_CLIENTS = ("sbatch", "squeue", "scancel", "scontrol", "sinfo", "srun")
+_STORE = re.compile(r"^AccountingStorageType\s*=\s*(\S+)", re.MULTILINE).search
 _WAITS = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT")
 _ENDED = re.compile("COMPLETED|CANCELLED|FAILED|TIMEOUT|NODE_FAIL|PREEMPTED|OUT_OF_MEMORY|DEADLINE|BOOT_FAIL").match
 _FIELD = re.compile(r"(?:^|\s)(\w+)=(\S*)")
@@ -36,7 +38,7 @@ def told(folder: str, *argv: str, seconds: float = COMMAND_S) -> str:
     Raises:
         Refusal: no-slurm, slurm-silent (no answer, or not from slurmctld), slurm-refused.
     """
-    path = os.pathsep.join(filter(None, (os.path.expanduser(folder), os.environ.get("PATH", os.defpath))))
+    path = _path(folder)
     env = {**os.environ, "PATH": path}
     if argv[0] != "sbatch":  # which hands its environment on, to the server
         env.update(LC_ALL="C", SLURM_TIME_FORMAT="%s")
@@ -54,6 +56,26 @@ def told(folder: str, *argv: str, seconds: float = COMMAND_S) -> str:
         code = "slurm-silent" if _SILENT(said) else "slurm-refused"
         raise Refusal(code, f"{argv[0]}: {' '.join(said.split())[:400] or f'exit {done.returncode}'}")
     return done.stdout.decode(errors="replace")
+
+
+def _path(folder: str) -> str:
+    return os.pathsep.join(filter(None, (os.path.expanduser(folder), os.environ.get("PATH", os.defpath))))
+
+
+def survey(folder: str, sinfo: "list[str]", seconds: float) -> "dict[str, Any]":
+    """Before anything is submitted: commands that it ``lacks``, ``partitions`` as sinfo prints them, ``accounting``:
+    where it keeps jobs, "" when not known; ``trouble``: why it could not be asked.
+    """
+    lacks = [name for name in _CLIENTS if not shutil.which(name, path=_path(folder))]
+    found: dict[str, Any] = {"lacks": lacks, "partitions": "", "accounting": "", "trouble": ""}
+    until = time.monotonic() + seconds
+    try:
+        found["partitions"] = told(folder, "sinfo", *sinfo, seconds=seconds)
+        config = _STORE(told(folder, "scontrol", "show", "config", seconds=max(0.1, until - time.monotonic())))
+        found["accounting"] = config.group(1) if config else ""
+    except Refusal as refusal:
+        found["trouble"] = "" if refusal.code == "no-slurm" else refusal.message
+    return found
 
 
 def inside(job: "dict[str, Any]") -> bool:
@@ -120,7 +142,7 @@ def look(run: Any) -> "dict[str, Any]":
         fresh = {**job, **_ask(job, run)}
         if fresh.get("over"):
             fresh["said"] = _said(run)
-        kept = {name: value for name, value in fresh.items() if name not in ("place", "of")}
+        kept = {name: value for name, value in fresh.items() if name not in ("place", "of", "on_hold")}
         if kept != job:
             with contextlib.suppress(OSError):
                 run.write("job.json", kept)
@@ -160,7 +182,11 @@ def _ask(job: "dict[str, Any]", run: Any) -> "dict[str, Any]":
         "exit": f.get("ExitCode", ""), "limit": f.get("TimeLimit", ""), "restarts": int(f.get("Restarts") or 0),
         "starts": float(starts) if starts.isdigit() else None, "over": bool(_ENDED(state)),
     }  # fmt: skip
-    return {**fresh, **_place(folder, job["id"], fresh["partition"])} if state in _WAITS else fresh
+    if state not in _WAITS:
+        return fresh
+    # a held job has no priority; that of one that waits for another job, or for its time, may not be reckoned yet
+    fresh["on_hold"] = f.get("Priority") == "0" and fresh["reason"] not in ("Dependency", "BeginTime")
+    return {**fresh, **_place(folder, job["id"], fresh["partition"])}
 
 
 def _accounted(job: "dict[str, Any]") -> "dict[str, Any]":

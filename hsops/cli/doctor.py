@@ -102,8 +102,9 @@ def _wanted(session: Session, spec: HostSpec) -> list[Wanted]:
             name=one.name,
             model=one.model,
             tp=-(-one.tp // len(one.hosts)),
-            port=one.port if isinstance(one.port, int) else None,
+            port=one.port if isinstance(one.port, int) and one.executor == "host" else None,
             capture=next((patch.method for patch in wanted(one) if isinstance(patch, HsDumpPatch)), ""),
+            job=one if one.executor == "slurm" else None,
         )
         for one in session.inventory.servers.values()
         if spec.name in one.hosts

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from hsops.core.names import Flag, Model, Name, Plain, RemotePath, SlurmTime, Variable, Word
+from hsops.core.names import Flag, Model, Name, Plain, RemotePath, SbatchOption, SlurmTime, Variable, Word
 from hsops.core.patches import HsDumpPatch, Patch, PatchSpec
 from hsops.core.prefix import Prefix
 from hsops.core.texts import NAME
@@ -66,7 +66,7 @@ class SlurmSpec(_Model):
     time: SlurmTime | None = Field(None, description="the job's limit, such as '2-00:00:00', in quotes")
     mem: Word | None = Field(None, description="memory a node, such as 900G")
     cpus: Annotated[int, Field(ge=1)] | None = Field(None, description="processors for the server")
-    options: Annotated[tuple[Plain, ...], Field(strict=False)] = Field(
+    options: Annotated[tuple[SbatchOption, ...], Field(strict=False)] = Field(
         (), description="more of sbatch's options, such as --constraint=h200"
     )
     requeue: bool = Field(True, description="Slurm may start it again after a preemption or a node's failure")

@@ -35,6 +35,7 @@ class Job:
         said: the end of its own output, once it is over: Slurm's words, not the server's.
         place, of: in the queue of its partition, from 1; 0 when it does not wait, or nobody knows.
         starts: when Slurm means to start it, seconds since the epoch; None when it does not say.
+        on_hold: nothing starts it until somebody releases it, whatever the reason's word is.
         trouble: why Slurm could not be asked now; then the rest is as it was last.
         bin: the folder of Slurm's commands; empty: the PATH.
     """
@@ -52,6 +53,7 @@ class Job:
     place: int = 0
     of: int = 0
     starts: float | None = None
+    on_hold: bool = False
     trouble: str = ""
     bin: str = ""
 
@@ -68,7 +70,12 @@ class Job:
     @property
     def held(self) -> bool:
         """Nothing will start it until somebody releases it."""
-        return not self.over and self.reason in _HELD
+        return not self.over and (self.on_hold or self.reason in _HELD)
+
+    @property
+    def suspended(self) -> bool:
+        """Its processes are stopped, by Slurm, and keep their node; nobody can look into it meanwhile."""
+        return self.state == "SUSPENDED" and not self.over
 
     @property
     def hopeless(self) -> bool:
@@ -86,6 +93,8 @@ class Job:
     @property
     def fix(self) -> str:
         """What to do about ``cause``, or about a wait without an end; empty for nothing."""
+        if self.suspended:
+            return f"scontrol resume {self.id}, by whoever may, or wait until Slurm does it; or hsops stop"
         if self.held:
             return f"scontrol release {self.id}, by whoever may; or hsops stop"
         if self.hopeless:
@@ -109,7 +118,7 @@ class Job:
             known = f"a job that Slurm {'never took' if self.over else 'does not know, and may still take'}"
         if self.trouble:
             return f"{known} when it was last known: {self.trouble}"
-        if self.state == "RUNNING" or self.over:
+        if self.state in ("RUNNING", "SUSPENDED") or self.over:
             ended = f", exit {self.exit}" if self.over and self.exit else ""
             return known + (f" on {self.node}" if self.node else "") + ended
         why = f" ({self.reason})" if self.reason else ""

@@ -29,6 +29,7 @@ Rule = Callable[[Evidence], Verdict | None]
 RULES: tuple[Rule, ...] = (
     # what is certain whatever else is seen
     rules_job.queued,
+    rules_job.suspended,
     rules_job.ended_by_scheduler,
     rules_gpu.left_on_gpu,
     rules_ended.nothing_runs,

@@ -96,6 +96,7 @@ RUN: dict[str, tuple[str, str]] = {
     "loading": ("wait", "bytes and faults: hsops diagnose again"),
     "stopping": ("wait, or hsops stop", "hsops status"),
     "queued": ("hsops launch --wait-healthy waits for its place", "squeue --start on the login node"),
+    "job-suspended": ("scontrol resume, by whoever may, or wait", "scontrol show job on the login node"),
     "not-running": ("hsops launch --wait-healthy", "hsops status"),
     # process-control
     "rank-stopped": ("kill -CONT PID", "state T in /proc/PID/stat; TracerPid"),

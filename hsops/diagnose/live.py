@@ -44,7 +44,8 @@ def probe(
     if run:
         asked |= {"run": run.id, "port": run.port, "log": run.log, "tp": run.tp, "dumps": run.dump_dir or dumps}
         asked |= {"pid": run.pid, "server": run.server, "since": run.started}
-    where = agent.at(run) if run else agent
+    shut = bool(run and run.job and run.job.suspended)  # nobody gets in; that it is, is what there is to tell
+    where = agent.at(run) if run and not shut else agent
     if run and run.job and where is agent:  # what had this pid and this port was on another host
         asked |= {"pid": None, "port": None}
     agent = where

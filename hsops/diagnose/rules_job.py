@@ -21,6 +21,15 @@ def queued(ev: Evidence) -> Verdict | None:
     )
 
 
+def suspended(ev: Evidence) -> Verdict | None:
+    """Slurm has stopped its processes: neither a hang, nor somebody's SIGSTOP."""
+    run = ev.run
+    if run is None or run.job is None or not run.job.suspended:
+        return None
+    said = f"{run.server} stands still: {run.job}"
+    return Verdict("job-suspended", "high", said, (Finding("slurm", str(run.job)),), remedy=run.job.fix)
+
+
 def ended_by_scheduler(ev: Evidence) -> Verdict | None:
     """Slurm ended it: the signals that its processes got say nothing of why."""
     run = ev.run

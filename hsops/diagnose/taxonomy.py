@@ -153,6 +153,7 @@ FAMILIES: Mapping[str, Mapping[str, str]] = {
         "stopping": "it was told to end and is about it",
         "not-running": "no process of it, and nothing went wrong",
         "queued": "its job waits for a place in Slurm's queue",
+        "job-suspended": "Slurm has stopped its job's processes until it resumes them",
     },
     "process-control": {
         "rank-stopped": "a rank is stopped: SIGSTOP, a frozen cgroup, a debugger",

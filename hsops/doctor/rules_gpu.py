@@ -29,9 +29,10 @@ def present(facts: Facts) -> Iterator[Finding]:
         )
     elif blind and blind["why"] != "not-found":
         yield Finding("warning", "gpu", f"no look at the GPUs: {blind['message']}", "", "run nvidia-smi on the host")
-    most = max((server.tp for server in facts.servers), default=0)
+    here = [server for server in facts.servers if not server.job]
+    most = max((server.tp for server in here), default=0)
     if facts.gpus and len(facts.gpus) < most:
-        named = ", ".join(server.name for server in facts.servers if server.tp > len(facts.gpus))
+        named = ", ".join(server.name for server in here if server.tp > len(facts.gpus))
         yield Finding(
             "blocker",
             "gpu",

@@ -17,6 +17,7 @@ _SKEW_S = 5.0
 _NO_LINKS = {"vfat", "exfat", "msdos", "fuse.s3fs", "fuse.gcsfuse", "fuse.goofys", "fuse.mountpoint-s3", "fuse.rclone"}
 _SHARED = {"nfs", "nfs4", "cifs", "smb3", "lustre", "ceph", "gpfs", "beegfs", "afs", "gfs2", "ocfs2"}
 _LOCAL = "hosts.<name>.state_dir in inventory.yaml: a folder on the host's own disk"
+_ONE = "name one login node in hosts.<name>.ssh, and not a round robin of several"
 
 
 def python(facts: Facts) -> Iterator[Finding]:
@@ -88,6 +89,9 @@ def state(facts: Facts) -> Iterator[Finding]:
     found = facts.look("state") or {}
     kind, options = found.get("type", ""), found.get("options", "").split(",")
     said = f"{found.get('path')} (state_dir) lies on {kind}"
+    if facts.jobs and kind == "tmpfs":
+        why = "the login node's memory: a compute node sees neither the run nor the agent that is to start it"
+        yield Finding("blocker", "lock", said, why, "hosts.<name>.state_dir: a folder that both see")
     if kind in _NO_LINKS:
         why = "it has no hard links, of which the host's lock is made: deploy, launch and stop are refused"
         yield Finding("blocker", "lock", said, why, _LOCAL)
@@ -97,7 +101,8 @@ def state(facts: Facts) -> Iterator[Finding]:
         why += " must agree to a few seconds"
         if local:
             why = f"mounted with {min(local)}, its locks hold on one machine only; " + why
-        yield Finding("warning", "lock", f"{said} ({found.get('source')})", why, _LOCAL)
+        fix = _ONE if facts.jobs else _LOCAL  # which compute nodes must see as well
+        yield Finding("warning", "lock", f"{said} ({found.get('source')})", why, fix)
 
 
 def limits(facts: Facts) -> Iterator[Finding]:

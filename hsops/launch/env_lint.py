@@ -240,9 +240,10 @@ def _ctas(env: Mapping[str, str], profile: Mapping[str, str]) -> str:
     return ""
 
 
-def _fabric(env: Mapping[str, str], _profile: Mapping[str, str]) -> str:
-    off = env.get("NCCL_IB_DISABLE") == "1"
-    return "without effect beside NCCL_IB_DISABLE=1; keep one" if off else ""
+def _fabric(env: Mapping[str, str], profile: Mapping[str, str]) -> str:
+    if {**profile, **env}.get("NCCL_IB_DISABLE") != "1":
+        return ""
+    return "without effect beside NCCL_IB_DISABLE=1" + _whose("NCCL_IB_DISABLE", env)
 
 
 def _nvls(env: Mapping[str, str], profile: Mapping[str, str]) -> str:
@@ -263,8 +264,15 @@ def _dump(env: Mapping[str, str], _profile: Mapping[str, str]) -> str:
     return "with TORCH_NCCL_TRACE_BUFFER_SIZE=0 there is nothing to dump" if none else ""
 
 
-def _p2p(env: Mapping[str, str], _profile: Mapping[str, str]) -> str:
-    return "contradicts NCCL_P2P_DISABLE=1, which is stronger; keep one" if env.get("NCCL_P2P_DISABLE") == "1" else ""
+def _p2p(env: Mapping[str, str], profile: Mapping[str, str]) -> str:
+    if {**profile, **env}.get("NCCL_P2P_DISABLE") != "1":
+        return ""
+    return "contradicts NCCL_P2P_DISABLE=1, which is stronger" + _whose("NCCL_P2P_DISABLE", env)
+
+
+def _whose(name: str, env: Mapping[str, str]) -> str:
+    """What to do about a variable that is stronger: one of the profile is not seen in the inventory."""
+    return "; keep one" if name in env else f", of the nccl profile; set {name}: '0' beside it, or take another profile"
 
 
 def _waits(env: Mapping[str, str], _profile: Mapping[str, str]) -> str:

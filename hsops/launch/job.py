@@ -7,8 +7,7 @@ from typing import Any
 from hsops.core.command import quote
 from hsops.core.errors import HsopsError
 from hsops.core.inventory import ServerSpec, SlurmSpec
-from hsops.core.slurm import seconds_of
-from hsops.core.yaml_file import suggest
+from hsops.core.partitions import objections, parse_partitions
 
 _CPUS = '${SLURM_CPUS_PER_TASK:+--cpus-per-task="$SLURM_CPUS_PER_TASK"}'  # srun does not inherit it since 22.05
 
@@ -38,36 +37,11 @@ def options(spec: SlurmSpec) -> list[str]:
 
 
 def judge(server: ServerSpec, host: str, partitions: str, usual_s: float | None) -> None:
-    """The same of what sinfo printed: ``name|default limit|longest limit`` a line, a ``*`` after the default's name.
+    """What sinfo printed must have such a partition, with time enough. The rest Slurm says itself, and doctor before.
 
     Raises:
         HsopsError: there is no such partition, or its time is too short.
     """
-    spec = server.slurm
-    rows = [line.split("|") for line in partitions.split() if line.count("|") == 2]
-    known = {name.rstrip("*"): (usual, longest) for name, usual, longest in rows}
-    wanted = spec.partition or next((name.rstrip("*") for name, *_ in rows if name.endswith("*")), "")
-    if spec.partition and not all(name in known for name in spec.partition.split(",")):
-        raise HsopsError(
-            f"Slurm has no partition {spec.partition!r}{suggest(spec.partition, list(known))}",
-            host=host,
-            why=f"servers.{server.name}.slurm.partition names it; there are: {', '.join(known) or 'none'}",
-            fix=f"correct servers.{server.name}.slurm.partition",
-        )
-    usual, longest = known.get(wanted, ("", ""))
-    limit = _limit(spec.time) if spec.time else _limit(usual) or _limit(longest)
-    if limit is not None and usual_s is not None and limit < usual_s:
-        said = "slurm.time" if spec.time else f"the limit of partition {wanted}"
-        raise HsopsError(
-            f"{said} is {limit:.0f} s, and good runs of {server.name} took {usual_s:.0f} s to be healthy",
-            host=host,
-            why="the job would be ended before the server can answer",
-            fix=f"raise servers.{server.name}.slurm.time",
-        )
-
-
-def _limit(text: str | None) -> float | None:
-    try:
-        return (seconds_of(text) or None) if text else None  # 0 is no end either
-    except ValueError:
-        return None
+    for one in objections(server, parse_partitions(partitions), usual_s):
+        if one.kind in ("unknown", "too-short"):
+            raise HsopsError(one.what, host=host, why=one.why, fix=one.fix)

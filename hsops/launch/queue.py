@@ -11,6 +11,7 @@ from hsops.core.deadline import Deadline
 from hsops.core.errors import DeadlineError, HsopsError, UnhealthyError, UnreachableError
 from hsops.core.events import Emit, Event
 from hsops.core.inventory import ServerSpec
+from hsops.core.partitions import SINFO
 from hsops.core.runs import Run
 from hsops.core.slurm import Job
 from hsops.launch.job import judge
@@ -51,7 +52,7 @@ def check(agent: Agent, server: ServerSpec, usual_s: float | None) -> None:
     spec, host = server.slurm, agent.host.name
     program = f"{spec.bin}/sinfo" if spec.bin else "sinfo"
     try:
-        done = agent.host.run(Command((program, "-a", "-h", "-o", "%P|%L|%l")), deadline=ASK)
+        done = agent.host.run(Command((program, *SINFO)), deadline=ASK)
     except DeadlineError:
         raise _silent(server, host, f"sinfo gave no answer in {ASK.total:g} s") from None
     said = " ".join(done.stderr.decode(errors="replace").split())

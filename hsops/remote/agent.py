@@ -68,7 +68,7 @@ class Agent:
         job = run.job
         if job is None or run.pending or job.over:
             return self
-        key = f"{job.id}.{job.restarts}"
+        key = f"{job.id}.{job.restarts}.{job.suspended}"
         if key not in self._at:
             from hsops.remote.job import JobAgent  # it is one of these
 

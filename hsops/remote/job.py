@@ -8,10 +8,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from hsops.core.deadline import FOLLOW, Deadline
-from hsops.core.errors import AgentError, HsopsError, RemoteError, UnreachableError
+from hsops.core.errors import AgentError, DeadlineError, HsopsError, RemoteError, UnreachableError
 from hsops.core.slurm import Job
 from hsops.remote.agent import Agent
 from hsops.remote.host import Completed
+from hsops.remote.started import BEGINS
 
 _SILENT = re.compile(r"Unable to contact|Connection refused|timed out|Zero Bytes", re.IGNORECASE).search
 
@@ -51,10 +52,18 @@ class JobAgent(Agent):
 
     @contextmanager
     def _inside(self) -> Iterator[None]:
+        if self._job.suspended:  # a step would wait until it is resumed
+            raise UnreachableError(f"{self._job}: its processes are stopped, by Slurm", host=self.host.name,
+                                   why="nobody gets into it, and it answers nobody, until it is resumed",
+                                   fix=self._job.fix)  # fmt: skip
         try:
             yield
         except AgentError:
             raise
+        except DeadlineError as error:
+            if error.why != BEGINS:
+                raise
+            raise self._lost("srun began no step in time") from error
         except RemoteError as error:
             raise self._lost(error.message.rpartition("srun: error: ")[2]) from error
 

@@ -6,7 +6,7 @@ import shlex
 
 from hsops.core.errors import DeadlineError, RemoteError, UnreachableError
 
-_WHY = "hosts.<name>.via in inventory.yaml stands before every command on this host"
+BEGINS = "hosts.<name>.via in inventory.yaml stands before every command on this host"
 
 
 def not_started(host: str, noise: bytes, stderr: bytes | bytearray, via: tuple[str, ...] = ()) -> RemoteError:
@@ -21,7 +21,7 @@ def not_started(host: str, noise: bytes, stderr: bytes | bytearray, via: tuple[s
     said = lines[-1].strip() if lines else "it said nothing"
     if via:
         return RemoteError(
-            f"`{shlex.join(via)}` did not run the command: {said}", host=host, why=_WHY, fix=_try_by_hand(via)
+            f"`{shlex.join(via)}` did not run the command: {said}", host=host, why=BEGINS, fix=_try_by_hand(via)
         )
     return RemoteError(
         f"the login shell on the host did not run the command: {said}",
@@ -46,7 +46,7 @@ def late(error: DeadlineError, via: tuple[str, ...], *, started: bool) -> Deadli
     if started or not via:
         return error
     said = f"`{shlex.join(via)}` did not begin: {error.message}"
-    return DeadlineError(said, host=error.host, why=_WHY, fix=_try_by_hand(via))
+    return DeadlineError(said, host=error.host, why=BEGINS, fix=_try_by_hand(via))
 
 
 def _try_by_hand(via: tuple[str, ...]) -> str:

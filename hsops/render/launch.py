@@ -26,7 +26,9 @@ def _(event: events.RunFollowed) -> Iterable[str]:
 
 @describe.register
 def _(event: Queued) -> Iterable[str]:
-    starts = f", about {time.strftime('%m-%d %H:%M', time.localtime(event.starts))}" if event.starts else ""
+    starts = (
+        f", about {time.strftime('%m-%d %H:%M', time.localtime(event.starts))}" if event.starts and event.place else ""
+    )
     yield f"  in the queue  {event.words}{starts}"
 
 

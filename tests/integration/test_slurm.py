@@ -240,6 +240,51 @@ def test_a_held_job_is_not_waited_for(login: Agent, slurm: Cluster, tmp_path: Pa
     assert stopped.run.job and (stopped.run.job.state, stopped.run.job.node) == ("CANCELLED", "")
 
 
+def test_a_job_that_is_requeued_and_held_is_not_waited_for(login: Agent, slurm: Cluster, tmp_path: Path) -> None:
+    """``scontrol requeuehold``, and what a site's prolog does to a job: it starts when somebody releases it."""
+    run = healthy(login, serving(login, spec(slurm), tmp_path / "dumps"))
+    assert run.job
+    slurm.ask("scontrol", "requeuehold", run.job.id)
+    wait_for(lambda: found(login, run).pending, "the requeue")
+
+    with pytest.raises(UnhealthyError) as held:
+        healthy(login, found(login, run))
+
+    assert held.value.why == "somebody holds it" and f"scontrol release {run.job.id}" in held.value.fix
+
+
+def test_a_suspended_job_is_told_as_that(login: Agent, slurm: Cluster, tmp_path: Path) -> None:
+    """Its processes are stopped, by Slurm: neither a hang nor somebody's SIGSTOP."""
+    run = healthy(login, serving(login, spec(slurm), tmp_path / "dumps"))
+    assert run.job
+    slurm.ask("scontrol", "suspend", run.job.id)
+    wait_for(lambda: (seen := found(login, run).job) and seen.state == "SUSPENDED", "Slurm's word")
+    seen = found(login, run)
+    slurm.ask("scontrol", "resume", run.job.id)
+
+    assert seen.alive and str(seen.job) == f"job {run.job.id} SUSPENDED on {run.job.node}"
+
+
+def test_devices_are_dealt_out_and_the_step_that_looks_gets_in(login: Agent, slurm: Cluster, tmp_path: Path) -> None:
+    """A node has two, a job takes both: a third waits. A step beside the server's is not kept out for want of one."""
+    held = [serving(login, spec(slurm, gres="gpu:2"), tmp_path / name, name=name) for name in ("a", "b")]
+    both = [healthy(login, run) for run in held]
+    third = serving(login, spec(slurm, gres="gpu:2"), tmp_path / "c", name="c")
+    told = slurm.ask("scontrol", "-o", "show", "job", str(both[0].job and both[0].job.id))
+    step = slurm.ask("scontrol", "-o", "show", "step", f"{both[0].job and both[0].job.id}.0")
+
+    def waits() -> Any:
+        job = found(login, third).job
+        return job and job.reason in ("Resources", "Priority")
+
+    wait_for(waits, "the third to wait for a device")
+    inside = [login.at(run).call("clock") for run in both]
+
+    assert {run.job.node for run in both if run.job} == set(slurm.nodes)
+    assert "gpu:2" in told and "gpu" in step, (told, step)
+    assert all(clock["time"] for clock in inside)
+
+
 def test_a_controller_that_is_silent_kills_nothing(login: Agent, slurm: Cluster, tmp_path: Path) -> None:
     """Its commands wait for minutes: a deadline ends them, and what runs is shown as it was last."""
     run = healthy(login, serving(login, spec(slurm), tmp_path / "dumps"))
@@ -357,6 +402,34 @@ def test_the_commands_work_on_a_job(slurm: Cluster, tmp_path: Path) -> None:
     assert stopped.returncode == 0 and "Slurm ended all that it had started there" in stopped.stdout
     assert "stopped" in after.stdout and "orphan" not in after.stdout
     assert subprocess.run([slurm.bin / "squeue", "-h"], env=ENV, capture_output=True, check=True).stdout == b""
+
+
+def test_the_doctor_looks_at_a_login_node(slurm: Cluster, tmp_path: Path) -> None:
+    """Commands, controller, partition and accounting, before anything is submitted; a silent controller in time."""
+    site = practice_site(tmp_path / "site", slurm, SERVER)
+    (site.site / "torch").mkdir()
+    (site.site / "torch/__init__.py").touch()
+    (site.site / "torch/version.py").write_text("__version__ = '2.9.1'\ncuda = '13.0'\n")
+
+    def doctor() -> tuple[int, dict[str, str]]:
+        done = site.hsops("--json", "doctor")
+        findings = json.loads(done.stdout)["data"]["hosts"]["here"]["findings"]
+        return done.returncode, {one["what"]: one["level"] for one in findings if one["area"] == "slurm"}
+
+    well = doctor()
+    slurm.ask("scontrol", "update", "PartitionName=gpu", "State=DOWN")
+    down = doctor()
+    slurm.ask("scontrol", "update", "PartitionName=gpu", "State=UP")
+    slurm.freeze()
+    try:
+        silent = doctor()
+    finally:
+        slurm.thaw()
+
+    assert well == (0, {"no accounting (sacct)": "note"})
+    assert down == (1, {"tiny: partition gpu is down": "blocker", "no accounting (sacct)": "note"})
+    assert silent[0] == 1 and list(silent[1].values()) == ["blocker"]
+    assert next(iter(silent[1])).startswith("Slurm's controller does not answer: sinfo ")
 
 
 def test_what_a_node_lacks_is_told(login: Agent, slurm: Cluster, tmp_path: Path) -> None:

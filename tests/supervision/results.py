@@ -38,7 +38,8 @@ CYCLES = """\
 
 `hsops launch --wait-healthy` and `hsops stop`, again and again. After each: no process of the run by whatever sign, its
 port free, nothing new in /dev/shm, no lock held. A decoy outside the run, with the same command line, interpreter and
-titles, lives on through all of them."""
+titles, lives on through all of them. Each cycle is a whole start of a real SGLang with the lab's model (6 layers,
+random weights), from nothing to three good answers, on the same port, and its end."""
 
 
 def record(section: str, name: str, seen: Mapping[str, Any]) -> None:
@@ -108,10 +109,11 @@ def _cycles(rows: Rows) -> Iterator[str]:
     bad = [f"{number}: {one['left']}" for number, one in rows if one["left"]]
     launches, stops = ([one[key] for one in seen] for key in ("launch_s", "stop_s"))
     alive = sum(one["decoy"] for one in seen)
+    ranks = ", ".join(f"{sum(one.get('tp', 2) == tp for one in seen)} of TP {tp}" for tp in (2, 1))
+    told = f"launch {median(launches):.0f}, {max(launches):.0f}; stop {median(stops):.1f}, {max(stops):.1f}"
     yield (
-        f"{len(seen)} cycles, {len(bad)} with something left, the decoy alive after {alive}. "
-        f"Seconds, median and longest: launch {median(launches):.0f}, {max(launches):.0f}; stop {median(stops):.1f}, "
-        f"{max(stops):.1f}."
+        f"{len(seen)} cycles ({ranks}) of the hundred asked for, {len(bad)} with something left, the decoy alive after "
+        f"{alive}. Seconds, median and longest: {told}."
     )
     yield from (f"- {line}" for line in bad)
 

@@ -37,12 +37,15 @@ def family(decoy: subprocess.Popen[str]) -> list[int]:
     return [p.pid for p in (procs.look(decoy.pid), *procs.tree(decoy.pid)) if p and not p.zombie]
 
 
+Decoys = dict[int, "subprocess.Popen[str]"]  # by TP
+
+
 @pytest.fixture
-def decoy(tmp_path: Path) -> Iterator[list[subprocess.Popen[str]]]:
-    """Holds the decoy, once ``double`` has made one; it is ended."""
-    held: list[subprocess.Popen[str]] = []
+def decoys() -> Iterator[Decoys]:
+    """Holds the decoys, once ``double`` has made them; they are ended."""
+    held: Decoys = {}
     yield held
-    for one in held:
+    for one in held.values():
         for pid in family(one):
             os.kill(pid, signal.SIGKILL)
         one.communicate()
@@ -60,35 +63,34 @@ def double(argv: list[str], folder: Path) -> subprocess.Popen[str]:
     return made
 
 
-def test_nothing_is_left_of_a_real_server(
-    hsops: Cli, lab: Lab, tmp_path: Path, decoy: list[subprocess.Popen[str]]
-) -> None:
-    """RESUME=1 goes on with the number after the last on the page."""
+def test_nothing_is_left_of_a_real_server(hsops: Cli, lab: Lab, tmp_path: Path, decoys: Decoys) -> None:
+    """Odd ones of two ranks, even ones of one. RESUME=1 goes on with the number after the last on the page."""
     done = len(read().get("cycles", {})) if os.environ.get("RESUME") else 0
     until = time.monotonic() + BUDGET_S
     with closed_port() as port:
         pass
-    cli = hsops.changed(tmp_path / "fixed.yaml", port=port)
+    two = hsops.changed(tmp_path / "two.yaml", port=port)
+    one = two.changed(tmp_path / "one.yaml", tp=1, env={"SGLANG_CPU_OMP_THREADS_BIND": "0"})
     before = set(os.listdir("/dev/shm"))
     for number in range(done + 1, CYCLES + 1):
         if time.monotonic() > until:
             break
-        seen = cycle(cli, tmp_path, decoy, before, port)
+        seen = cycle(two if number % 2 else one, 2 if number % 2 else 1, decoys, before, port)
         record("cycles", str(number), seen)
         print(number, seen, flush=True)
         assert not seen["left"] and seen["decoy"], seen
 
 
-def cycle(cli: Cli, folder: Path, decoy: list[subprocess.Popen[str]], before: set[str], port: int) -> dict[str, Any]:
+def cycle(cli: Cli, tp: int, decoys: Decoys, before: set[str], port: int) -> dict[str, Any]:
     """One."""
     began = time.monotonic()
     launched = cli("launch", "--wait-healthy")
     assert launched.returncode == 0, launched.stderr
     healthy = time.monotonic()
     (run,) = cli.json("status")["data"]["runs"]
-    if not decoy:
-        decoy.append(double(run["argv"], folder / "decoy"))
-    (there,) = decoy
+    if tp not in decoys:
+        decoys[tp] = double(run["argv"], cli.inventory.parent / f"decoy-{tp}")
+    there = decoys[tp]
     assert procs.title(there.pid) == procs.title(run["pid"]) and len(family(there)) == 4
     asked = time.monotonic()
     stopped = cli.json("stop")
@@ -100,11 +102,15 @@ def cycle(cli: Cli, folder: Path, decoy: list[subprocess.Popen[str]], before: se
         left += [f"port {port}"] if probe.connect_ex(("127.0.0.1", port)) == 0 else []
     left += ["the lock"] if cli.json("status")["data"].get("lock") else []
     left += [] if stopped["ok"] and stopped["data"]["left"] == 0 else ["stop said so"]
+    ended = stopped["data"]["stopped"][0]["ended"]
     return {
+        "tp": tp,
+        "ended": len(ended),
+        "killed": sum(one["by"] == "KILL" for one in ended),
         "launch_s": round(healthy - began, 1),
         "stop_s": round(took, 1),
         "left": ", ".join(left),
-        "decoy": len(family(there)) == 4,
+        "decoy": all(len(family(one)) == 4 for one in decoys.values()),
     }
 
 

@@ -85,6 +85,8 @@ def test_what_is_fine(env: dict[str, str]) -> None:
         ({"TORCH_NCCL_BLOCKING_WAIT": "1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3"}, {}, "TORCH_NCCL_BLOCKING_WAIT"),
         ({"NCCL_MIN_CTAS": "16"}, {"NCCL_MAX_CTAS": "8"}, "NCCL_MIN_CTAS"),
         ({"NCCL_IB_DISABLE": "1", "NCCL_IB_HCA": "mlx5_0"}, {}, "NCCL_IB_HCA"),
+        ({"NCCL_IB_HCA": "mlx5_0"}, {"NCCL_IB_DISABLE": "1"}, "NCCL_IB_HCA"),
+        ({"NCCL_P2P_LEVEL": "SYS"}, {"NCCL_P2P_DISABLE": "1"}, "NCCL_P2P_LEVEL"),
         ({"NCCL_ALGO": "NVLS"}, {"NCCL_NVLS_ENABLE": "0"}, "NCCL_ALGO"),
         ({"NCCL_SHM_DISABLE": "1"}, {"NCCL_P2P_DISABLE": "1"}, "NCCL_SHM_DISABLE"),
         ({"TORCH_NCCL_DUMP_ON_TIMEOUT": "1", "TORCH_NCCL_TRACE_BUFFER_SIZE": "0"}, {}, "TORCH_NCCL_DUMP_ON_TIMEOUT"),
@@ -93,6 +95,17 @@ def test_what_is_fine(env: dict[str, str]) -> None:
 def test_pairs(env: dict[str, str], profile: dict[str, str], name: str) -> None:
     """Of two that contradict each other one is named; a profile's value counts where nothing overrides it."""
     assert list(said(env, profile)) == [name]
+
+
+def test_what_a_profile_takes_away_says_so() -> None:
+    """The variable that is stronger does not stand in the inventory; with the way out of it there is no fault."""
+    profile = {"NCCL_IB_DISABLE": "1", "NCCL_P2P_DISABLE": "1"}
+    found = said({"NCCL_IB_HCA": "mlx5_0", "NCCL_P2P_LEVEL": "SYS"}, profile)
+
+    assert "of the nccl profile; set NCCL_IB_DISABLE: '0' beside it" in found["NCCL_IB_HCA"]
+    assert "of the nccl profile; set NCCL_P2P_DISABLE: '0' beside it" in found["NCCL_P2P_LEVEL"]
+    both = {"NCCL_IB_DISABLE": "0", "NCCL_IB_HCA": "mlx5_0", "NCCL_P2P_DISABLE": "0", "NCCL_P2P_LEVEL": "SYS"}
+    assert said(both, profile) == {}
 
 
 def test_overriding_a_profile_is_no_contradiction() -> None:

@@ -137,6 +137,9 @@ def test_a_server_on_a_host_asks_slurm_for_nothing() -> None:
         ("executor: slurm\n    slurm: { time: '2h' }", "/shared", "8:20", "'2h' is no time of Slurm's"),
         ("executor: slurm\n    slurm: { partition: a b }", "/shared", "8:25", "'a b' is not one word"),
         ("executor: slrum", "/shared", "7:15", ""),
+        ("executor: slurm\n    slurm: { options: [--array=0-1] }", "/shared", "8:24", "'--array' is not for options"),
+        ("executor: slurm\n    slurm: { options: [--hold, --out=x] }", "/shared", "8:32", "'--out' is not for options"),
+        ("executor: slurm\n    slurm: { options: [-Jmine] }", "/shared", "8:24", "'-Jmine' is not for options"),
     ],
 )
 def test_faults_of_the_inventory(tmp_path: Path, server: str, dumps: str, place: str, message: str) -> None:
@@ -149,6 +152,14 @@ def test_faults_of_the_inventory(tmp_path: Path, server: str, dumps: str, place:
 
     (fault,) = wrong.value.faults
     assert (f"{fault.line}:{fault.column}", message in fault.message) == (place, True), str(fault)
+
+
+@pytest.mark.parametrize(
+    "option", ["--wait-all-nodes=1", "--constraint=a&b", "-C", "h200", "--open-mode=append", "--hold"]
+)
+def test_options_of_sbatch_that_leave_it_one_job(option: str) -> None:
+    """They are handed on as they are."""
+    assert SlurmSpec.model_validate({"options": [option]}).options == (option,)
 
 
 def test_a_job_has_one_node(tmp_path: Path) -> None:
@@ -259,14 +270,17 @@ def test_what_slurm_did_comes_before_what_a_signal_tells() -> None:
     limit = verdict("exited", state="TIMEOUT", over=True, limit="01:00:00")
     own = verdict("exited", state="FAILED", over=True, exit="1:0")
     waits = verdict("pending", state="PENDING", reason="Priority", place=3, of=4, partition="gpu")
+    stands = verdict("running", state="SUSPENDED", node="node3")
 
     assert limit[0] == "job-ended-by-scheduler" and "reached its time limit of 01:00:00" in limit[1]
     assert "raise servers." in limit[2] and "<name>" not in limit[2]
     assert own[0] == "launcher-killed"
+    assert stands[0] == "job-suspended" and "stands still: job 7 SUSPENDED on node3" in stands[1]
+    assert "scontrol resume 7" in stands[2]
     assert waits[0] == "queued" and "job 7 PENDING (Priority), number 3 of 4 waiting in gpu" in waits[1]
 
 
-PARTITIONS = "gpu*|infinite|infinite\nshort|n/a|5:00\nnight|8:00:00|12:00:00\n"
+PARTITIONS = "gpu*|up|infinite|infinite|0/4/0/4\nshort|up|n/a|5:00|0/1/0/1\nnight|up|8:00:00|12:00:00|2/0/0/2\n"
 
 
 @pytest.mark.parametrize(
@@ -278,6 +292,9 @@ PARTITIONS = "gpu*|infinite|infinite\nshort|n/a|5:00\nnight|8:00:00|12:00:00\n"
         ({"partition": "short", "time": "0"}, False),
         ({"partition": "night"}, False),
         ({"partition": "gpu,night", "time": "9:59"}, True),
+        ({"partition": "gpu,short"}, False),
+        ({"partition": "short", "options": ["--time=20"]}, False),  # sbatch's own options win
+        ({"partition": "short", "options": ["--partition=gpu"]}, False),
         ({"time": "10:00"}, False),
     ],
 )
@@ -376,6 +393,20 @@ def test_a_submission_that_was_cut_off_is_cancelled_by_its_name(tmp_path: Path) 
     assert (ended["phase"], ended["job"]["id"], ended["job"]["state"]) == ("stopped", "7", "CANCELLED")
 
 
+@pytest.mark.parametrize(
+    "reason,priority,held",
+    [("job_requeued_in_held_state", 0, True), ("Priority", 12, False), ("Dependency", 0, False), ("None", 0, True)],
+)
+def test_a_job_without_priority_is_held(tmp_path: Path, reason: str, priority: int, held: bool) -> None:
+    """Slurm has many words for why; all of such a job's wait is for a person."""
+    told = f"echo JobId=1 Priority={priority} JobState=PENDING Reason={reason} Restarts=1"
+    run = job_run(tmp_path, slurm(tmp_path / "bin", scontrol=told, squeue=""))
+
+    found = parse_job(agent_slurm.look(run))
+
+    assert found and (found.held, found.hopeless, found.suspended) == (held, held, False)
+
+
 def test_a_job_that_slurm_never_took_is_told_without_a_number() -> None:
     """Nobody ever gave it one."""
     never = Job("", "NOT_SUBMITTED", over=True)
@@ -448,12 +479,34 @@ def test_a_job_inherits_the_environment_as_it_was(tmp_path: Path, monkeypatch: p
 
 def test_a_hidden_partition_is_one(tmp_path: Path) -> None:
     """sinfo tells of it only when asked for all; whoever knows its name may submit there."""
-    folder = slurm(tmp_path / "bin", sinfo="""case " $* " in *" -a "*) echo "own|infinite|infinite";; esac""")
+    folder = slurm(
+        tmp_path / "bin", sinfo="""case " $* " in *" -a "*) echo "own|up|infinite|infinite|0/1/0/1";; esac"""
+    )
     asked = {"partition": "own", "bin": str(folder)}
     given: dict[str, Any] = {"name": "s", "host": "h", "model": "m", "executor": "slurm", "slurm": asked}
     agent = Agent(LocalHost("login"), python=sys.executable, state_dir=str(tmp_path))
 
     queue.check(agent, ServerSpec.model_validate(given), None)
+
+
+def test_a_login_node_is_surveyed_within_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it lacks, what it has, and what does not answer; never an exception."""
+    monkeypatch.setenv("PATH", "/nowhere")
+    config = 'test "$*" = "show config" && echo "AccountingStorageType   = accounting_storage/none"'
+    whole = slurm(tmp_path / "whole", sinfo='echo "$*"', scontrol=config, sbatch="", srun="", squeue="", scancel="")
+    half = slurm(tmp_path / "half", sinfo=UNABLE, scontrol="")
+    hangs = slurm(tmp_path / "hangs", sinfo="exec /bin/sleep 60")
+
+    def survey(folder: Path) -> dict[str, Any]:
+        return agent_slurm.survey(str(folder), ["-a", "-h"], 0.5 if folder == hangs else 10.0)
+
+    store = "accounting_storage/none"
+    assert survey(whole) == {"lacks": [], "partitions": "-a -h\n", "accounting": store, "trouble": ""}
+    lacks = ["sbatch", "squeue", "scancel", "srun"]
+    assert (survey(half)["lacks"], survey(half)["partitions"]) == (lacks, "")
+    assert survey(half)["trouble"].startswith("sinfo: Unable to contact slurm controller")
+    assert survey(hangs)["trouble"] == "sinfo gave no answer in 0.5 s"
+    assert survey(tmp_path / "none")["trouble"] == "" and len(survey(tmp_path / "none")["lacks"]) == 6
 
 
 def test_a_dump_folder_without_its_mark_may_also_have_been_emptied(tmp_path: Path) -> None:
