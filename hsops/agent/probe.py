@@ -35,6 +35,7 @@ BETWEEN_STACKS_S = 0.4
 STACKS_SHARE = 0.3  # of the budget, for one dump: it takes 20 ms, and seconds where spinning ranks leave it no core
 HEALTH_S = 2.8  # a healthy server answers /health within about a second: it generates one token
 STRACE_S = 0.8
+ATTACH_S = 3.0  # at least; 10 ms on a quiet machine
 ENDING_S = 0.3  # kept back for the last looks
 NATIVE, NATIVE_S = 3, 2.0  # at most so many ranks, and seconds; it takes 0.2 to 0.7 s where a core is free
 _Stacks = Callable[["list[int]", float], "dict[int, dict[str, Any]]"]
@@ -227,7 +228,17 @@ class Probe:
                 process["stacks"].append(found[process["pid"]])
             if all(one.get("why") in ("not-permitted", "not-found") for one in found.values()):
                 return False
+        self._once_more(look, ranks)
         return True
+
+    def _once_more(self, look: _Stacks, ranks: "list[dict[str, Any]]") -> None:
+        """At those whose stacks moved under a look, unless it would take the time of what comes after."""
+        missed = {p["pid"]: p["stacks"] for p in ranks if any(s.get("why") == "failed" for s in p["stacks"])}
+        if missed and (longest := self._left(self.budget) - 2 * STRACE_S) > BETWEEN_STACKS_S:
+            time.sleep(BETWEEN_STACKS_S)
+            for pid, found in look(list(missed), longest - BETWEEN_STACKS_S).items():
+                missed[pid].remove(next(s for s in missed[pid] if s.get("why") == "failed"))
+                missed[pid].append(found)
 
     def _native(self) -> None:
         """What C++, CUDA and NCCL code does below Python: of one rank of each kind, since it stops it for a moment."""
@@ -257,7 +268,8 @@ class Probe:
         if self._left(STRACE_S) < STRACE_S:
             self._could_not("strace", CouldNot("timed-out", "no time was left for it"))
             return
-        found = self._look("strace", lambda: probe_strace.trace(tool, [p["pid"] for p in ranks], STRACE_S)) or {}
+        pids, patience = [p["pid"] for p in ranks], max(ATTACH_S, self._left(self.budget) / 2)
+        found = self._look("strace", lambda: probe_strace.trace(tool, pids, STRACE_S, patience)) or {}
         for process in ranks:
             process["strace"] = found.get(process["pid"])
         self._report("strace", list(found.values()))
@@ -309,8 +321,8 @@ class Probe:
         return sorted(set(probe_tools.held([p["pid"] for p in self.processes])) - before)
 
     def _report(self, name: str, found: "list[dict[str, Any]]") -> None:
-        """One reason a tool, not one a process."""
-        reason = next((f for f in found if f.get("why")), None)
+        """One reason a tool, not one a process: the one that more time would take away, if it is among them."""
+        reason = min((f for f in found if f.get("why")), key=lambda f: f["why"] != "timed-out", default=None)
         if reason:
             self._could_not(name, CouldNot(reason["why"], reason["message"]))
 

@@ -23,7 +23,6 @@ _ATTACHED = b" attached"
 _LIMIT = 4 << 20
 _PR_SET_PDEATHSIG = 1
 _TOP = 8
-_ATTACH_S = 3.0  # at most; 10 ms on a quiet machine
 _DETACH_S = 1.0
 
 
@@ -39,17 +38,18 @@ def find() -> str:
     return tool
 
 
-def trace(tool: str, pids: "list[int]", seconds: float) -> "dict[int, dict[str, Any]]":
+def trace(tool: str, pids: "list[int]", seconds: float, patience: float) -> "dict[int, dict[str, Any]]":
     """Trace the main threads of ``pids`` at once, for ``seconds`` from when the last of them is attached.
 
+    ``patience``: seconds until all are; those that are not by then had no time.
     Each gives ``{"calls", "seconds", "top": [[call, target, count], ...], "eventfd_writes", "detached"}`` or
     ``{"why", "message"}``. A process that is stopped already is left alone.
     """
     children = {pid: _start(tool, pid) for pid in pids if state(pid) not in ("T", "t", "Z", "X", "")}
-    output, since = _read(children, seconds)
+    output, since = _read(children, seconds, patience)
     ended = time.monotonic()
     _end(list(children.values()))
-    return {pid: _summary(pid, bytes(output[pid]), ended - since.get(pid, ended)) for pid in children}
+    return {pid: _summary(pid, bytes(output[pid]), ended - since.get(pid, ended), patience) for pid in children}
 
 
 def parse(text: str) -> "Counter[tuple[str, str]]":
@@ -91,13 +91,13 @@ def _die_with_parent() -> None:
 
 
 def _read(
-    children: "dict[int, subprocess.Popen[bytes]]", seconds: float
+    children: "dict[int, subprocess.Popen[bytes]]", seconds: float, patience: float
 ) -> "tuple[dict[int, bytearray], dict[int, float]]":
     """What they say, and since when each is attached: where every core is taken, one may take seconds to come to it."""
     output: dict[int, bytearray] = {pid: bytearray() for pid in children}
     since: dict[int, float] = {}
     pipes = {child.stderr.fileno(): pid for pid, child in children.items() if child.stderr}
-    until, all_there = time.monotonic() + _ATTACH_S, False
+    until, all_there = time.monotonic() + patience, False
     while pipes and (left := until - time.monotonic()) > 0:
         for fd in select.select(list(pipes), [], [], left)[0]:
             pid, data = pipes[fd], os.read(fd, 1 << 16)
@@ -125,11 +125,11 @@ def _end(children: "list[subprocess.Popen[bytes]]") -> None:
         child.wait()
 
 
-def _summary(pid: int, output: bytes, passed: float) -> "dict[str, Any]":
+def _summary(pid: int, output: bytes, passed: float, patience: float) -> "dict[str, Any]":
     text = output.decode("utf-8", "replace")
     detached = tracer(pid) == 0 and state(pid) not in ("t", "T")
     if _ATTACHED not in output:
-        said = text.strip().splitlines() or [f"strace was not attached within {_ATTACH_S:g} s"]
+        said = text.strip().splitlines() or [f"strace was not attached within {patience:.3g} s"]
         why = "not-permitted" if denied(said) else "failed" if text.strip() else "timed-out"
         return {"why": why, "message": said[0][:200], "detached": detached}
     counts = parse(text)

@@ -12,6 +12,7 @@ from hsops.diagnose.stages import load_patience, patience, starting_up, weights_
 from hsops.diagnose.verdict import Finding, Verdict
 
 _P2P_OFF = re.compile(r"NCCL_P2P_DISABLE set by environment to 1")  # NCCL_DEBUG=INFO says so
+_PASSES = ("timed-out", "failed")  # of the machine at that moment, not of what it has
 _WAITS_FOR_WORK = ("idle", "loop", "send", "import", "rendezvous")
 
 
@@ -40,7 +41,7 @@ def busy_wait(ev: Evidence) -> Verdict | None:
         (*cite.everything(ev), *_patches(ev)),
         rank=suspect,
         remedy=_without_patches(ev),
-        next_probe="" if sparse and still else _tools(ev),
+        next_probe="" if sparse and still else _tools(ev) or "hsops diagnose again",
     )
 
 
@@ -216,8 +217,13 @@ def _without_patches(ev: Evidence) -> str:
 
 
 def _tools(ev: Evidence) -> str:
-    lacking = [tool for tool, probe in (("py-spy", "stacks"), ("strace", "strace")) if ev.blind(probe)]
-    return f"install {' and '.join(lacking)} on the host and run hsops diagnose again" if lacking else ""
+    looks = [
+        (tool, blind) for tool, probe in (("py-spy", "stacks"), ("strace", "strace")) if (blind := ev.blind(probe))
+    ]
+    lacking = [tool for tool, blind in looks if blind.why not in _PASSES]
+    if lacking:
+        return f"install {' and '.join(lacking)} on the host and run hsops diagnose again"
+    return f"hsops diagnose again: {' and '.join(tool for tool, _ in looks)} did not get through" if looks else ""
 
 
 def _names(ranks: list[int]) -> str:

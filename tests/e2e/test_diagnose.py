@@ -16,8 +16,9 @@ from hsops import lab as labs
 from hsops.agent.probe_tools import state, tracer
 from hsops.lab import Lab
 from tests.e2e.cli import Cli
+from tests.running import wait_for
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 
 MOVING = {"starting", "loading", "healthy", "healthy-loaded"}
 
@@ -42,9 +43,14 @@ def look(hsops: Cli, *words: str) -> dict[str, Any]:
     return verdict
 
 
+def run_of(hsops: Cli) -> dict[str, Any]:
+    """The newest run of the lab's server; other tests may have left the record of another server's."""
+    return dict(next(run for run in hsops.json("status")["data"]["runs"] if run["server"] == "tiny"))
+
+
 def rank_pids(hsops: Cli) -> dict[str, int]:
-    (run,) = hsops.json("status")["data"]["runs"]
-    pids: dict[str, int] = run["rank_pids"]
+    """By rank."""
+    pids: dict[str, int] = run_of(hsops)["rank_pids"]
     return pids
 
 
@@ -60,6 +66,7 @@ def test_healthy_then_stopped_then_killed(hsops: Cli, tmp_path: Path) -> None:
 
     healthy = look_until_healthy(hsops)
     os.kill(pids["TP1"], signal.SIGSTOP)
+    wait_for(lambda: state(pids["TP1"]) == "T", "the rank stands still")
     stopped = look(hsops)
     os.kill(pids["TP1"], signal.SIGCONT)
     look_until_healthy(hsops)
@@ -81,14 +88,28 @@ def look_until_healthy(hsops: Cli) -> dict[str, Any]:
     """The verdict on a healthy server: at once, or that it moves where a busy machine keeps its answer back."""
     until = time.monotonic() + 120
     while (verdict := look(hsops))["class"] != "healthy":
-        assert verdict["class"] in MOVING and time.monotonic() < until, verdict
+        assert verdict["class"] in MOVING and time.monotonic() < until, json.dumps(verdict)
+    return verdict
+
+
+def look_until_certain(hsops: Cli, name: str) -> dict[str, Any]:
+    """The verdict ``name`` with high confidence. Every look before it names the same, or a start that is young still.
+
+    Good runs on a busy machine took as long, and there a look may have no time for what would make it certain; then
+    its next step is another look.
+    """
+    until = time.monotonic() + 180
+    while ((verdict := look(hsops))["class"], verdict["confidence"]) != (name, "high"):
+        told = json.dumps(verdict)
+        assert verdict["class"] == "starting" or (verdict["class"] == name and "again" in verdict["next_probe"]), told
+        assert time.monotonic() < until, told
     return verdict
 
 
 def until_ended(hsops: Cli) -> None:
     """A killed rank takes the server along within seconds; the supervisor has recorded it when status says so."""
     until = time.monotonic() + 120
-    while hsops.json("status")["data"]["runs"][0]["phase"] == "running":
+    while run_of(hsops)["phase"] == "running":
         assert time.monotonic() < until
 
 
@@ -100,26 +121,22 @@ def test_a_busy_wait_is_named(hsops: Cli, lab: Lab, fault: str, port: str) -> No
     stop what fails does.
     """
     labs.up(lab.layout.home, fault=fault)
-    launch = hsops("launch", "--wait-healthy", "--stall-after", "11", "--json")  # twice that: past 20 s of patience
+    launch = hsops("launch", "--wait-healthy", "--stall-after", "21", "--json")  # past 20 s of patience
     pids = rank_pids(hsops)
 
-    verdict = look(hsops)
-    until = time.monotonic() + 90
-    while verdict["class"] == "starting" and time.monotonic() < until:  # good runs on a busy machine took as long
-        verdict = look(hsops)
+    verdict = look_until_certain(hsops, "warmup-deadlock-busy-wait")
 
     launched = json.loads(launch.stdout.splitlines()[-1])
     assert launch.returncode == 7 and not launched["ok"], launch.stderr
     assert launched["data"]["verdict"]["class"] == "warmup-deadlock-busy-wait", launched
     assert launched["data"]["stalled"]["silent_s"] >= 10
-    assert hsops.json("status")["data"]["runs"][0]["phase"] == "running"
-    assert (verdict["class"], verdict["confidence"]) == ("warmup-deadlock-busy-wait", "high"), verdict
+    assert run_of(hsops)["phase"] == "running"
     assert verdict["rank"] is None
     assert "2 of 2 ranks in spin" in cited(verdict, "stacks")
     assert "eventfd" in cited(verdict, "threads")
     assert "nothing is hidden" in cited(verdict, "files")
     assert port in cited(verdict, "http")
-    assert [(tracer(pid), state(pid) in "RS") for pid in pids.values()] == [(0, True)] * len(pids)
+    assert [(tracer(pid), state(pid) in ("R", "S")) for pid in pids.values()] == [(0, True)] * len(pids)
     given_up = hsops("launch", "--wait-healthy", "--timeout", "1", "--stop-on-failure")
     assert given_up.returncode == 7 and "processes ended" in given_up.stderr, given_up.stderr
     assert [state(pid) for pid in pids.values() if state(pid) not in ("", "Z")] == []
@@ -136,9 +153,11 @@ def test_slow_weights_are_never_a_hang(hsops: Cli, lab: Lab, tmp_path: Path) -> 
     assert launch.stderr
     next(line for line in launch.stderr if "started" in line)
 
-    seen: list[str] = []
+    seen = [look(slow)["class"]]
+    log = Path(run_of(slow)["log"])
+    wait_for(lambda: "Load weight begin" in log.read_text(errors="replace"), "the load begins", patience=300)
     until = time.monotonic() + 300
-    while not seen or not seen[-1].startswith("healthy"):
+    while not seen[-1].startswith("healthy"):  # on a busy machine a look takes half as long as the load
         seen.append(look(slow)["class"])
         assert time.monotonic() < until, seen
     said, why = launch.communicate(timeout=120)
@@ -175,4 +194,4 @@ def test_a_wrong_inventory_is_named(hsops: Cli, tmp_path: Path, fields: dict[str
     verdict = look(wrong)
 
     assert verdict["class"] == name, verdict
-    assert look(wrong, "--log", hsops.json("status")["data"]["runs"][0]["log"])["class"] == name
+    assert look(wrong, "--log", run_of(hsops)["log"])["class"] == name

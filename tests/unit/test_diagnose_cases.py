@@ -44,6 +44,24 @@ def test_what_moves_is_never_called_a_hang(name: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "why,words",
+    [
+        ("not-found", "install py-spy on the host and run hsops diagnose again"),
+        ("timed-out", "hsops diagnose again: py-spy did not get through"),
+        ("failed", "hsops diagnose again: py-spy did not get through"),
+    ],
+)
+def test_what_would_make_a_busy_wait_certain(why: str, words: str) -> None:
+    """A tool that is there and did not get through on a busy machine is not to be installed."""
+    case = diagnose_cases.load("seeds-hang-no-pyspy")
+    case["live"]["could_not"] = {"stacks": why}
+
+    verdict = judge(diagnose_cases.evidence(case))
+
+    assert (verdict.name, verdict.confidence, verdict.next_probe) == ("warmup-deadlock-busy-wait", "medium", words)
+
+
+@pytest.mark.parametrize(
     "name,verdict",
     [
         ("weights-repack-skew-live", ("rank-straggler-load", 0, True)),

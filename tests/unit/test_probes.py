@@ -6,10 +6,12 @@ import os
 import socket
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hsops.agent import probe_census, probe_faults, probe_host, probe_http, probe_stacks, probe_strace, probe_tools
+from hsops.agent.probe import Probe
 from hsops.agent.procs import Proc
 
 STRACE = r"""strace: Process 4121 attached
@@ -151,24 +153,56 @@ def test_the_time_of_a_trace_counts_from_when_it_is_attached(tmp_path: Path) -> 
     said = f"echo strace: Process attached >&2; while :; do echo '{line}' >&2; sleep 0.01; done"
     tool = strace_that(tmp_path, f"sleep 0.5; {said}")
 
-    (found,) = probe_strace.trace(tool, [os.getpid()], 0.2).values()
+    (found,) = probe_strace.trace(tool, [os.getpid()], 0.2, 20.0).values()
 
     assert found["calls"] > 0 and found["seconds"] >= 0.2, found
 
 
-def test_a_strace_that_never_attaches_had_no_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_strace_that_never_attaches_had_no_time(tmp_path: Path) -> None:
     """The client then looks once more, with more patience; one that says why it cannot is another matter."""
-    monkeypatch.setattr(probe_strace, "_ATTACH_S", 0.3)
     waits, refused = tmp_path / "waits", tmp_path / "refused"
     for folder in (waits, refused):
         folder.mkdir()
 
-    (late,) = probe_strace.trace(strace_that(waits, "exec sleep 60"), [os.getpid()], 0.2).values()
+    (late,) = probe_strace.trace(strace_that(waits, "exec sleep 60"), [os.getpid()], 0.2, 0.3).values()
     said = "echo strace: attach: Operation not permitted >&2; exit 1"
-    (no,) = probe_strace.trace(strace_that(refused, said), [os.getpid()], 0.2).values()
+    (no,) = probe_strace.trace(strace_that(refused, said), [os.getpid()], 0.2, 20.0).values()
 
     assert (late["why"], late["message"]) == ("timed-out", "strace was not attached within 0.3 s")
     assert no["why"] == "not-permitted"
+
+
+def looks_of(given: list[dict[int, Any]], *, budget_s: float) -> dict[int, list[Any]]:
+    """What two ranks have of their stacks when py-spy gives this, look after look."""
+    probe = Probe({"budget_s": budget_s})
+    ranks: list[dict[str, Any]] = [{"pid": pid} for pid in (1, 2)]
+    to_come = iter(given)
+    assert probe._dump(lambda _pids, _longest: next(to_come), ranks)
+    return {rank["pid"]: rank["stacks"] for rank in ranks}
+
+
+def test_a_rank_whose_stack_moved_under_a_look_is_looked_at_once_more() -> None:
+    """It has its two looks then, and nothing is said to be missing; where there is no time for it, it is."""
+    here, moved = {"threads": [1]}, {"why": "failed", "message": "Failed to get stack traces"}
+    given = [{1: here, 2: moved}, {1: here, 2: here}, {2: here}]
+
+    found = looks_of(given, budget_s=20.0)
+    hurried = looks_of(given, budget_s=1.8)
+    twice = looks_of([{1: here, 2: moved}, {1: here, 2: moved}, {2: here}], budget_s=20.0)
+
+    assert found == {1: [here] * 2, 2: [here] * 2}
+    assert hurried == {1: [here] * 2, 2: [moved, here]}
+    assert twice[2] == [moved, here]
+
+
+def test_of_several_reasons_the_one_that_time_would_take_away_is_told() -> None:
+    """A client then asks once more, with more of it."""
+    probe = Probe({})
+
+    probe._report("stacks", [{"threads": []}, {"why": "failed", "message": "a"}, {"why": "timed-out", "message": "b"}])
+    probe._report("strace", [{"calls": 1}])
+
+    assert probe.could_not == [{"probe": "stacks", "why": "timed-out", "message": "b"}]
 
 
 def test_a_dead_process_tells_how_it_ended() -> None:
