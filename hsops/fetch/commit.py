@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from hsops.core.checksum import checksum_of, kind_of
+from hsops.core.checksum import kind_of
 from hsops.core.errors import HsopsError
 from hsops.core.worker import Worker
 from hsops.fetch.folder import Folder
 from hsops.fetch.plan import File
+from hsops.fetch.prefix import Prefix
 from hsops.fetch.trouble import Trouble, local_error, misplaced, not_as_told, only_copy
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    file: File
+    start: int
+    end: int
 
 
 class Committer:
@@ -38,11 +46,16 @@ class Committer:
     ) -> None:
         self.folder, self.kind, self.fail, self.refused, self.durable = folder, kind, fail, refused, durable
         self.whole = 0
-        self._queue: queue.SimpleQueue[Sequence[tuple[File, bool]] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Sequence[tuple[File, bool]] | _Piece | None] = queue.SimpleQueue()
+        self._prefixes: dict[str, Prefix] = {}  # by part file
         self._thread = Worker(self._run, "fetch-commit")
 
     def start(self) -> None:
         self._thread.start()
+
+    def grow(self, file: File, start: int, end: int) -> None:
+        """A piece of a part file is here for good: its checksum can go on. Before the file is ``put``."""
+        self._queue.put(_Piece(file, start, end))
 
     def put(self, files: Sequence[tuple[File, bool]]) -> None:
         """Part files that are whole; of each whether its content as a whole was checked, or only its pieces were."""
@@ -88,14 +101,26 @@ class Committer:
         """Read a file that came in pieces: its own checksum is of all its bytes in order. Where the host tells none,
         only the list of pieces, each with its sum, proves that they are all here.
         """
-        kind = kind_of(file.checksum) if file.checksum else self.kind
+        prefix = self._prefixes.pop(file.part, None) or self._prefix(file)
         if self.folder.has_all(file):
-            found = checksum_of(self.folder.part(file), kind)
+            found = prefix.finish(self.folder.part(file))
             if file.checksum in ("", found):
                 return replace(file, checksum=found)
         self.folder.drop(file.part)
         self.refused(file, not_as_told(file))
         return None
+
+    def _prefix(self, file: File) -> Prefix:
+        return Prefix(kind_of(file.checksum) if file.checksum else self.kind)
+
+    def _sum_up(self, piece: _Piece) -> None:
+        part = piece.file.part
+        if part not in self._prefixes:
+            self._prefixes[part] = self._prefix(piece.file)
+        try:
+            self._prefixes[part].add(self.folder.part(piece.file), piece.start, piece.end)
+        except OSError:  # the file is refused, or it is told when it is whole and read again
+            del self._prefixes[part]
 
     def _may_replace(self, file: File) -> bool:
         """Asked again at the last moment: the host may have been freed of the older content since the plan."""
@@ -108,10 +133,11 @@ class Committer:
     def _next(self) -> tuple[list[tuple[File, bool]], bool]:
         """Wait for one file, then take what else is there; and whether the end was seen."""
         batch: list[tuple[File, bool]] = []
-        item = self._queue.get()
-        while item is not None:
-            batch.extend(item)
-            if self._queue.empty() or len(batch) >= self.LARGEST:
+        while (item := self._queue.get()) is not None:
+            if isinstance(item, _Piece):
+                self._sum_up(item)
+            else:
+                batch.extend(item)
+            if batch and (self._queue.empty() or len(batch) >= self.LARGEST):
                 return batch, False
-            item = self._queue.get()
         return batch, True

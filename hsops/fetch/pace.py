@@ -41,10 +41,13 @@ class Pace:
         streams: the limits.
         total: bytes that will come; None when more may follow.
         far: a round trip takes long: to try fewer first would cost more than all of them do.
+        small: thousands of small files, of which each costs this process more than it costs the line.
     """
 
-    def __init__(self, streams: Streams, total: int | None, *, far: bool = False) -> None:
+    def __init__(self, streams: Streams, total: int | None, *, far: bool = False, small: bool = False) -> None:
         worth = streams.most if total is None else max(1, -(-total // FIRST))
+        if small and not far:
+            worth = min(worth, streams.least)
         self.most = self._top = min(streams.most, worth)
         self.least = min(streams.least, self.most)
         self.wanted = self.most if far else self.least

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
+from hsops.agent.frames import SMALL
 from hsops.core.errors import AuthenticationError, HostKeyError, HsopsError, UnreachableError
 from hsops.core.events import Event, Note, Trace
 from hsops.core.worker import Worker
@@ -117,7 +118,8 @@ class Pool:
     ) -> None:
         self._ways, self._host, self._folder, self._pieces = ways, host, folder, pieces
         self._sums, self._always, self._stop, self._results = sums, always, stop, results
-        self._pace = Pace(streams, pieces.total if pieces.closed else None, far=ways.far)
+        small = pieces.closed and pieces.total < SMALL * pieces.files
+        self._pace = Pace(streams, pieces.total if pieces.closed else None, far=ways.far, small=small)
         self._lock, self._opening = threading.Lock(), threading.Semaphore(FAR_OPENING if ways.far else OPENING)
         self._streams: list[_Stream] = []
         self.notes: queue.SimpleQueue[Event] = queue.SimpleQueue()  # for people

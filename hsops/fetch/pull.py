@@ -177,6 +177,9 @@ class _Pull:
         self._throttle.take(count)
 
     def _landed(self, landed: Sequence[tuple[Piece, File]]) -> None:
+        for piece, file in landed:
+            if not piece.alone:
+                self._committer.grow(file, piece.start, piece.end)
         ended = self.pieces.came(piece for piece, _ in landed)
         due = [one for one, is_last in zip(landed, ended, strict=True) if is_last and one[1].part not in self._troubles]
         latest = list[tuple[File, bool]]()

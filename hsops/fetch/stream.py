@@ -18,7 +18,7 @@ from hsops.fetch.wire import Data, End, Event, LostStreamError, Reader, Refused,
 
 AHEAD = 2  # requests under way on one line
 _ANOTHER = "the file is another one than when it was listed"
-_TELL = 256 << 10  # bytes of small files that are told at once
+_TELL = 256 << 10  # bytes of small files that are written and told at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Receiver:
         self._sums, self._always = sums, always
         self._folder, self._reader = folder, Reader(line.read, host)
         self._asked: deque[_Batch] = deque()
-        self._small: list[tuple[Piece, File]] = []  # small files that are here and not told yet
+        self._small: list[tuple[Piece, File, bytes]] = []  # small files that are here and not written yet
         self._small_bytes = 0
 
     def run(self, stop: threading.Event) -> None:
@@ -152,8 +152,6 @@ class Receiver:
             event.checksum, own, needed=needed, again=lambda kind: checksum_of_bytes(data, kind)
         )
         changed = file.inode is not None and event.inode != file.inode
-        if good and not changed:
-            self._folder.write_part(file, data)
         batch.settle(event.index)
         self.settled, self._small_bytes = self.settled + 1, self._small_bytes + len(data)
         if changed:
@@ -161,17 +159,22 @@ class Receiver:
         elif not good:
             self.hooks.wrong(piece)
         else:
-            self._small.append((piece, file.arrived(file.checksum or own, event.inode)))
+            self._small.append((piece, file.arrived(file.checksum or own, event.inode), bytes(data)))
         if self._small_bytes >= _TELL:
             self._tell()
 
     def _tell(self) -> None:
         count, self._small_bytes = self._small_bytes, 0
         small, self._small = self._small, []
-        if count:  # first: a pull is over when all has landed
-            self._count(count)
-        if small:
-            self.hooks.landed(small)
+        bad = self._folder.write_parts([(file, data) for _, file, data in small]) if small else {}
+        came = [(piece, file) for piece, file, _ in small if file.part not in bad]
+        if count := count - sum(len(data) for _, file, data in small if file.part in bad):
+            self._count(count)  # first: a pull is over when all has landed
+        for piece, file, _ in small:
+            if error := bad.get(file.part):
+                self.hooks.trouble(piece, misplaced(file, error, self._folder.part(file)))
+        if came:
+            self.hooks.landed(came)
 
     def _count(self, count: int) -> None:
         self.moved += count

@@ -34,6 +34,13 @@ def test_a_far_host_is_asked_through_all_at_once() -> None:
     assert Pace(Streams(2, 16), 3 * FIRST, far=True).wanted == 3
 
 
+def test_small_files_near_by_get_no_more_than_asked_for() -> None:
+    """Each costs this process more than the line: a stream more would only wait. Far away the line is what waits."""
+    assert drive(Pace(Streams(2, 16), HUGE, small=True), lambda n: n * 1e7, 20)[-1] == 2
+    assert Pace(Streams(8, 8), HUGE, small=True).wanted == 8
+    assert Pace(Streams(2, 16), HUGE, small=True, far=True).wanted == 16
+
+
 def test_streams_that_bring_nothing_are_given_up() -> None:
     """A short way: two fill it. It is tried, and not tried again at once."""
     seen = drive(Pace(Streams(2, 16), HUGE), lambda n: min(n, 2) * 1e8, 20)

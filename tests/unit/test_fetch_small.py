@@ -236,3 +236,24 @@ def test_a_kind_of_sum_that_nobody_knows_proves_nothing(size: int, host: Path, t
         Receiver(Odd(host), folder, hooks, "h").run(threading.Event())
 
     assert (len(wrong), asked) == (4, ["xxh3"] * 4)
+
+
+def test_one_whose_place_is_taken_keeps_the_others_of_its_answer(host: Path, tmp_path: Path) -> None:
+    """They are written together: the bad one is that file's trouble, and its bytes do not count."""
+    (host / "b").write_bytes(BODY * 2)
+    (tmp_path / "to/b.part").mkdir(parents=True)
+    files = [listed(host / "a"), replace(listed(host / "b"), part="b.part"), replace(listed(host / "a"), part="c.part")]
+    told, todo = list[Any](), [tuple(p for f in files for p in pieces_of(Transfer(f, Part(0), "new")))]
+    hooks = Hooks(
+        lambda _: todo.pop() if todo else (),
+        told.append,
+        lambda many: told.append([file.part for _, file in many]),
+        lambda _: told.append("wrong"),
+        lambda piece, why: told.append((piece.transfer.file.part, why.code)),
+    )
+
+    with open_folder(tmp_path / "to", DumpLayout()) as folder:
+        Receiver(Answers(host), folder, hooks, "h").run(threading.Event())
+
+    assert told == [2 * len(BODY), ("b.part", "local"), ["a.part", "c.part"]]
+    assert [(tmp_path / "to" / name).read_bytes() for name in ("a.part", "c.part")] == [BODY, BODY]
