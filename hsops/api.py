@@ -96,6 +96,7 @@ def diagnose_log(path: str | Path, *, tp: int | None = None) -> Verdict:
         tp: how many ranks it is of, when it does not say.
 
     Raises:
+        HsopsError: it is compressed, or no file.
         OSError: it cannot be read.
     """
     from hsops.core.files import open_file
@@ -115,10 +116,12 @@ def diagnose_bundle(path: str | Path) -> Verdict:
         HsopsError: it is no bundle.
         OSError: it cannot be read.
     """
-    from hsops.diagnose.bundle import unpack
+    from hsops.core.files import open_file
+    from hsops.diagnose.bundle import read
     from hsops.diagnose.judge import judge
 
-    return judge(unpack(Path(path).read_bytes(), name=str(path)))
+    with open_file(Path(path)) as file:
+        return judge(read(file, name=str(path)))
 
 
 def samples(folder: str | Path) -> dict[str, Sample]:

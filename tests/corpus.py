@@ -5,7 +5,7 @@
 
 A report is ``id`` (its public address), ``class``, ``sure`` (of that class: high, medium, low), and a log as ``--log``
 gets it, or what its reporter saw, in the form of ``tests.diagnose_cases``; a report with both has the rest in ``seen``.
-``aside``: every fourth, counted by itself too.
+``aside``: every fourth, counted by itself too; ``why``: what keeps a report open.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def page() -> tuple[str, str]:
     families = ["| family | reports | class | family | unknown | wrong |", "|---|---:|---:|---:|---:|---:|"]
     for name, *figures in table(found["by all that the reporter saw"]):
         families.append(f"| {name} | " + " | ".join(map(str, figures)) + " |")
-    missed = [f"| `{r.case['class']}` | `{r.verdict.name}` | {r.case['sure']} | {r.case['id']} |"
+    missed = [f"| `{r.case['class']}` | `{r.verdict.name}` | {r.case['sure']} | {r.case['id']} | {r.case['why']} |"
               for r in found["by all that the reporter saw"] if not r.right]  # fmt: skip
     data = {name: {"counts": counts(part), "families": table(part)} for name, part in found.items()}
     text = _PAGE.format(counts="\n".join(rows), families="\n".join(families), missed="\n".join(missed))
@@ -143,8 +143,8 @@ were called hung. A log of a report is often a line or two: what the line leaves
 
 ## Not right
 
-| report's class | verdict | how sure the report was | report |
-|---|---|---|---|
+| report's class | verdict | how sure the report was | report | why |
+|---|---|---|---|---|
 {missed}
 """
 

@@ -51,7 +51,7 @@ def diagnose(
     keep = Keep(save, html)
 
     def body(session: Session) -> Outcome:
-        keep.check()
+        keep.check(log or bundle)
         if watch and (log or bundle):
             raise UsageError("--watch is for a server that runs; --log and --bundle are not")
         if watch:
@@ -74,11 +74,14 @@ class Keep:
     bundle: Path | None = None
     page: Path | None = None
 
-    def check(self) -> None:
+    def check(self, source: Path | None = None) -> None:
         """Before a look, which may come after hours of ``--watch``. To a pipe or a device they may go.
 
+        Args:
+            source: a file that is read, which they may not replace.
+
         Raises:
-            UsageError: one cannot be written, or both are one file.
+            UsageError: one cannot be written, is what is read, or both are one file.
         """
         from hsops.core.files import output_file
 
@@ -89,6 +92,8 @@ class Keep:
         ]
         if len(found) > len(set(found)):
             raise UsageError(f"--save and --html are one file: {found[0]}", fix="name two")
+        if source and any(path.exists() and path.samefile(source) for path in found if source.exists()):
+            raise UsageError(f"{source} is read, so it is not written over", fix="name another file to write")
 
 
 NOTHING = Keep()
@@ -168,7 +173,7 @@ def _of_log(path: Path, tp: int | None, keep: Keep, emit: Emit) -> Outcome:
     from hsops.diagnose.reading import from_log
 
     try:
-        with _open(path) as file:
+        with _open(path, "--log") as file:
             size = path.stat().st_size if str(path) != "-" else 0
             found = digest(file, size=size, emit=emit)
     except OSError as error:
@@ -179,26 +184,25 @@ def _of_log(path: Path, tp: int | None, keep: Keep, emit: Emit) -> Outcome:
     return outcome(from_log(name, found.data, tp=tp, lines=found.lines), keep)
 
 
-def _open(path: Path) -> AbstractContextManager[BinaryIO]:
+def _open(path: Path, option: str) -> AbstractContextManager[BinaryIO]:
     from hsops.core.files import open_file
 
     if str(path) == "-":
         return nullcontext(sys.stdin.buffer)
-    return open_file(path, fix=f"--log - < {path} reads a pipe")
+    return open_file(path, fix=f"{option} - < {path} reads a pipe" if path.is_fifo() else f"{option} FILE names a file")
 
 
 def _of_bundle(path: Path, keep: Keep) -> Outcome:
-    from hsops.diagnose.bundle import unpack
+    from hsops.diagnose.bundle import read
 
-    return outcome(unpack(_read(path), name=str(path)), keep)
-
-
-def _read(path: Path) -> bytes:
+    if keep.bundle:
+        raise UsageError("--save keeps a look at a host or a log; a bundle is kept already", fix="cp FILE copies it")
     try:
-        with _open(path) as file:
-            return file.read()
+        with _open(path, "--bundle") as file:
+            seen = read(file, name=str(path))
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None
+    return outcome(seen, keep)
 
 
 def outcome(evidence: Evidence, keep: Keep, *, server: str | None = None) -> Outcome:

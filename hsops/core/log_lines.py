@@ -13,7 +13,8 @@ _HEADER = re.compile(
     rb"|^\[(\d\d:\d\d:\d\d)?((?(3) | ?)[DTPE]P\d+(?: [A-Z]+\d+)*)\] ?"
 )
 _ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|[@-_])")
-_TP = re.compile(r"\bTP(\d+)")
+_UNSEEN = bytes({*range(32), 127} - {*b"\t\n\r\x1b"})
+_TP = re.compile(r"\bTP(\d{1,6})(?!\d)")
 _LONGEST = 1 << 20  # a line without an end (a bar that never breaks, binary rubbish) is cut here
 MAIN = ""
 
@@ -35,6 +36,12 @@ class Record:
     rank: str
     text: str
     ended_by: str = "\n"
+
+
+def readable(data: bytes) -> bytes:
+    """Without colours and the characters that nobody sees: a hole in a file is NULs, and ``^`` is not behind them."""
+    plain = data.translate(None, _UNSEEN)
+    return _ANSI.sub(b"", plain).replace(b"\x1b", b"") if b"\x1b" in plain else plain
 
 
 def stamp(raw: bytes) -> tuple[float, str] | None:
@@ -73,7 +80,7 @@ class LineReader:
 
     def _segment(self, raw: bytes, end: str) -> Iterator[Record]:
         """Split where a stamp stands in the middle: ranks write over a bar that has not broken its line."""
-        raw = _ANSI.sub(b"", raw)
+        raw = readable(raw)
         headers = list(_HEADER.finditer(raw))
         first = headers[0].start() if headers else len(raw)
         if raw[:first].strip() or not headers:

@@ -23,6 +23,8 @@ _PROBE = re.compile(
     r'"GET /(health(_generate)?|metrics|v1/loads|get_load) HTTP/'
     r"|^Endpoint '/get_load' is|^Health check failed\. Server couldn"
 )
+_WIDEST = 2000  # of a bar; the pattern takes the square of a line's length where that is blank
+_DIGITS = 6
 _ARGUMENT = re.compile(r"(?P<key>\w+)'?[=:] ?(?:'(?P<text>[^']*)'|(?P<word>[^\s,)}]+))")
 _WANTED = frozenset(
     [
@@ -95,7 +97,6 @@ class LogReader:
         for record in self._lines.tail():
             if bar := _bar(record):
                 bars[bar.caption] = bar
-        port = self._args.get("port", "")
         return LogSummary(
             lines=self._lines.lines,
             bytes=self._lines.bytes,
@@ -109,7 +110,7 @@ class LogReader:
             errors=tuple(self._errors.found),
             args=dict(self._args),
             tp=self._expected(),
-            port=int(port) if port.isdigit() else None,
+            port=number(self._args.get("port", "")),
             sglang=self._sglang,
             first_time=self._first_time,
             last_time=self._last_time,
@@ -118,8 +119,7 @@ class LogReader:
         )
 
     def _expected(self) -> int:
-        size = self._args.get("tp_size", "")
-        return int(size) if size.isdigit() else self._tp or max(1, self._highest + 1)
+        return number(self._args.get("tp_size", "")) or self._tp or max(1, self._highest + 1)
 
     def _take(self, record: Record) -> None:
         if bar := _bar(record):
@@ -167,6 +167,11 @@ def template(text: str) -> str:
     return _BLANK.sub("#", text[:300])
 
 
+def number(word: str) -> int | None:
+    """A count or a port as a log has it; None of what is none, rubbish of a thousand digits for example."""
+    return int(word) if word.isdecimal() and len(word) <= _DIGITS else None
+
+
 def summarize(data: bytes, *, tp: int | None = None, sglang: str = "") -> LogSummary:
     """A whole log at once."""
     reader = LogReader(tp=tp, sglang=sglang)
@@ -177,7 +182,7 @@ def summarize(data: bytes, *, tp: int | None = None, sglang: str = "") -> LogSum
 def _bar(record: Record) -> Bar | None:
     if "%" not in record.text or record.time is not None:
         return None
-    match = _BAR.match(record.text)
+    match = _BAR.match(record.text[:_WIDEST])
     if not match or int(match["percent"]) > 100:
         return None
     done, total = (int(match[k] or 0) for k in ("done", "total"))

@@ -15,7 +15,7 @@ import tarfile
 import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, BinaryIO
 
 from hsops.core.errors import BadDataError
 from hsops.core.runs import Run, parse_run
@@ -27,6 +27,7 @@ SCHEMA = "hsops-bundle/2"
 _OLDER = "hsops-evidence/1"  # one JSON value, before bundles were compressed
 _MANIFEST, _EVIDENCE, _HEAD, _TAIL = "manifest.json", "evidence.json", "head.log", "tail.log"
 _LARGEST = 64 << 20  # bytes of one part: a log is cut to far less before it gets here
+_LARGEST_WHOLE = 4 * _LARGEST
 _SECRETS = re.compile(  # SGLang counts tokens: "#token: 262144" is none
     r"""(?ix) (?P<keep> (?<![#\w-]) [\w-]*(?:api[_-]?key|token|password|secret)\w*
                        (?:'|\\?")? \s*[=:]\s* (?:'|\\?")? | bearer\s+ )
@@ -80,6 +81,14 @@ def pack_log(data: bytes, *, path: str, lines: int, tp: int | None = None) -> by
     return _packed(content, {_HEAD: data.decode("utf-8", "replace"), _TAIL: ""})
 
 
+def read(file: BinaryIO, *, name: str) -> Evidence:
+    """As ``unpack``, of an open file. More than a bundle can be is not even read: somebody took a log for one."""
+    data = file.read(_LARGEST_WHOLE + 1)
+    if len(data) > _LARGEST_WHOLE:
+        raise BadDataError(f"{name} is larger than any bundle", fix="for a server's log use --log")
+    return unpack(data, name=name)
+
+
 def unpack(data: bytes, *, name: str) -> Evidence:
     """The evidence of a bundle.
 
@@ -112,6 +121,8 @@ def unpack(data: bytes, *, name: str) -> Evidence:
         AttributeError,
         OSError,
         EOFError,
+        OverflowError,
+        RecursionError,
         tarfile.TarError,
         zlib.error,
     ) as error:
@@ -177,7 +188,7 @@ def _members(data: bytes) -> dict[str, bytes]:
     """The parts by name; of a stranger's archive nothing is written to disk, and no part is read past its limit."""
     found = {}
     with gzip.GzipFile(fileobj=io.BytesIO(data)) as squeezed:
-        whole = squeezed.read(4 * _LARGEST)  # to its end, where its checksum stands
+        whole = squeezed.read(_LARGEST_WHOLE)  # to its end, where its checksum stands
     with tarfile.open(fileobj=io.BytesIO(whole), mode="r:") as tar:
         for name in (_MANIFEST, _EVIDENCE, _HEAD, _TAIL):
             member = tar.getmember(name)
@@ -190,5 +201,8 @@ def _members(data: bytes) -> dict[str, bytes]:
 
 def _of_schema(content: dict[str, Any], schema: str, name: str) -> dict[str, Any]:
     if content["schema"] != schema:
-        raise BadDataError(f"{name}: schema {content['schema']!r}, expected {SCHEMA!r}")
+        raise BadDataError(
+            f"{name}: schema {content['schema']!r}, expected {SCHEMA!r}",
+            fix="another version of hsops wrote it: judge it with that one",
+        )
     return content

@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from hsops.core.milestones import number
+
+_MOST = 1024  # GPUs of a host, whatever a log's arguments say
+
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
@@ -64,13 +68,13 @@ def used(args: Mapping[str, str], tp: int, visible: str) -> list[int]:
         visible: CUDA_VISIBLE_DEVICES; names of GPUs, unlike numbers, lead to no index.
     """
     first, step, stages, copies, nodes = (
-        int(value) if (value := args.get(name, "")).isdigit() else default
+        default if (value := number(args.get(name, ""))) is None else value
         for name, default in (("base_gpu_id", 0), ("gpu_id_step", 1), ("pp_size", 1), ("dp_size", 1), ("nnodes", 1))
     )
     if args.get("enable_dp_attention") == "True":
         copies = 1  # among the tp ranks
-    wanted = [first + step * i for i in range(tp * stages * copies // max(1, nodes))]
+    wanted = [first + step * i for i in range(min(_MOST, tp * stages * copies // max(1, nodes)))]
     shown = [word.strip() for word in visible.split(",")]
-    if all(word.isdigit() for word in shown):
+    if all(word.isdecimal() for word in shown):
         return [int(shown[i]) for i in wanted if i < len(shown)]
     return wanted

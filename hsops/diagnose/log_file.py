@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
+from hsops.core.errors import BadDataError
 from hsops.core.events import Emit, ignore
 from hsops.core.meter import Meter
 
@@ -18,6 +19,13 @@ BLOCK = 1 << 20
 HEAD, TAIL, MIDDLE = 2 << 20, 1 << 20, 8 << 20
 _EVERY = 8  # blocks between two words on how far it is
 _ROUTINE = (b"Decode batch", b"Prefill batch", b'HTTP/1.1" 200', b'"GET /health', b'"GET /metrics', b"it/s]")
+_OTHERWISE = {  # how files begin that are no text, and how to make text of them
+    b"\x1f\x8b": ("gzip", "zcat FILE | hsops diagnose --log -; what --save wrote is read by --bundle"),
+    b"\x28\xb5\x2f\xfd": ("zstd", "zstdcat FILE | hsops diagnose --log -"),
+    b"\xfd7zXZ": ("xz", "xzcat FILE | hsops diagnose --log -"),
+    b"BZh": ("bzip2", "bzcat FILE | hsops diagnose --log -"),
+    b"\xff\xfe": ("UTF-16", "iconv -f UTF-16 -t UTF-8 FILE | hsops diagnose --log -"),
+}
 _NEVER_ROUTINE = (b"rror", b"xception", b"WARN")  # ranks write over each other: trouble may share a line with a bar
 
 
@@ -54,10 +62,15 @@ def digest(file: BinaryIO, *, size: int = 0, emit: Emit = ignore) -> Digest:
     Args:
         file: open for reading; a pipe will do.
         size: its bytes, for the progress; 0 when unknown.
+
+    Raises:
+        BadDataError: it is compressed, or in another encoding.
     """
     meter, done, lines = Meter("read the log", "bytes", size), 0, 0
     head, tail, middle = bytearray(), deque[bytes](), _Middle()
     for number, block in enumerate(_whole_lines(file)):
+        if not number:
+            _demand_text(block)
         done, lines = done + len(block), lines + block.count(b"\n")
         if len(head) < HEAD:
             head += block
@@ -69,6 +82,12 @@ def digest(file: BinaryIO, *, size: int = 0, emit: Emit = ignore) -> Digest:
             emit(meter.at(done))
     data = b"".join([head, *(line + b"\n" for line in middle.kept), *tail])
     return Digest(data, lines + (bool(data) and not data.endswith(b"\n")), middle.left_out)
+
+
+def _demand_text(block: bytes) -> None:
+    for mark, (kind, fix) in _OTHERWISE.items():
+        if block.startswith(mark):
+            raise BadDataError(f"the log is {kind}, not plain text", fix=fix)
 
 
 def _whole_lines(file: BinaryIO) -> Iterator[bytes]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from datetime import datetime
 
+from hsops.core.log_lines import readable
 from hsops.core.milestones import LogReader, LogSummary
 from hsops.diagnose.evidence import Log
 
@@ -20,6 +21,7 @@ _HARMLESS = re.compile(r"server_args=|Ignore import error|UserWarning|FutureWarn
 _NEWS = 5
 _LONGEST = 4000
 _QUARTER = 900
+_SKEW_S = 1.0
 
 
 def read_log(
@@ -45,7 +47,7 @@ def read_log(
     reader = LogReader(tp=tp)
     reader.feed(data if data.endswith(b"\n") else data + b"\n")
     summary = reader.summary()
-    rows = [row.rstrip("\r") for row in data.decode(errors="replace").splitlines() if row.strip()]
+    rows = [row for row in readable(data).decode(errors="replace").splitlines() if row.strip()]
     news_at, noise_at = _moments(rows, summary)
     return Log(
         path=path,
@@ -92,6 +94,8 @@ def _silence(
     rows: list[str], moments: tuple[float | None, float | None], now: float | None, changed: float | None
 ) -> float | None:
     news_at, noise_at = moments
+    if changed is not None and changed < -_SKEW_S:  # written in the future: the clock of the file's disk is another
+        return max(0.0, now - news_at) if news_at is not None and now is not None else 0.0
     if changed is None or not rows or not is_noise(rows[-1]):
         return changed  # the last line is news: the file's own time is exact, and unstamped lines count
     if news_at is not None and noise_at is not None:

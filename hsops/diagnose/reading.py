@@ -90,7 +90,7 @@ def from_log(
 def _baseline(raw: Raw) -> Baseline | None:
     try:
         return parse_baseline(raw["baseline"]) if raw.get("baseline") else None
-    except (KeyError, TypeError, IndexError):
+    except (LookupError, TypeError, ValueError, AttributeError):
         return None  # another version's file: worth less than a verdict
 
 

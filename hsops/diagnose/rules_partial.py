@@ -136,6 +136,10 @@ def abstain(ev: Evidence) -> Verdict:
     if ev.live and not ev.alive:
         words = f"it ended: {cite.cut(cause.said)}" if cause else "it ended, and no rule knows why"
         return Verdict("unknown", "low", words, (*said, *cite.everything(ev)), next_probe="hsops logs, from the end")
+    if not ev.live and ev.log and not (ev.log.news or ev.log.answers):
+        return Verdict(
+            "unknown", "low", "the log is empty: nothing was written to it, or it is not the one", (), next_probe=_LIVE
+        )
     if not ev.live:
         last = f" after '{message(ev.log.news[-1])[:60]}'" if ev.log and ev.log.news else ""
         return Verdict(

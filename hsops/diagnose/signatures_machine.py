@@ -65,6 +65,7 @@ MACHINE = (
         MEDIUM,
         "launch again; keep fixed ports outside net.ipv4.ip_local_port_range",
         "sglang#37215: torch's store lost a port between choosing and binding it",
+        likes=("port-in-use",),
     ),
     row(
         "port-in-use",

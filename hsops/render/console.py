@@ -93,7 +93,8 @@ class Console:
             if self._live_shown:
                 self._err("\n")
             self._block = 0  # the last picture stays
-            painted = map(paint.paint, outcome.lines) if self._color_out else outcome.lines
+            lines = map(paint.plain, outcome.lines)
+            painted = map(paint.paint, lines) if self._color_out else lines
             self._out("".join(f"{line}\n" for line in painted))
         return outcome.exit_code
 
@@ -104,8 +105,7 @@ class Console:
                 self._envelope(ok=False, data={}, errors=error.as_json())
                 return error.exit_code
         self._block = 0
-        first, *notes = error_lines(error)
-        self._say(paint.alarm(first) if self.color else first, *notes)
+        self._say(*error_lines(error), alarm=True)
         return error.exit_code
 
     def interrupted(self) -> int:
@@ -119,7 +119,7 @@ class Console:
     def _live(self, text: str) -> None:
         """Rewrite the one live line of a terminal."""
         width = shutil.get_terminal_size().columns - 1
-        self._err(f"\r\x1b[K{text[:width]}")
+        self._err(f"\r\x1b[K{paint.plain(text)[:width]}")
         self._live_shown = True
 
     def _live_together(self, event: Progress) -> None:
@@ -140,7 +140,7 @@ class Console:
         """Redraw the block of lines of a terminal."""
         width = shutil.get_terminal_size().columns - 1
         self._erase()
-        self._err("".join(f"{text[:width]}\n" for text in lines))
+        self._err("".join(f"{paint.plain(text)[:width]}\n" for text in lines))
         self._block = len(lines)
 
     def _erase(self) -> None:
@@ -148,14 +148,17 @@ class Console:
             self._err(f"\x1b[{self._block}F\x1b[J")
             self._block = 0
 
-    def _say(self, *lines: str) -> None:
+    def _say(self, *lines: str, alarm: bool = False) -> None:
         """Print lines on stderr, above nothing: a live line ends first, a picture is drawn again below."""
         if lines:
             self._erase()
         if self._live_shown and lines:
             self._err("\n")
             self._live_shown = False
-        self._err("".join(f"{paint.paint(line) if self.color else line}\n" for line in lines))
+        shown = [paint.plain(line) for line in lines]
+        if self.color:
+            shown = [paint.alarm(line) if alarm and not at else paint.paint(line) for at, line in enumerate(shown)]
+        self._err("".join(f"{line}\n" for line in shown))
 
     def _envelope(self, *, ok: bool, data: dict[str, Any], errors: list[dict[str, Any]]) -> None:
         self._json({"schema": SCHEMA, "command": self.command, "ok": ok, "data": data, "errors": errors})

@@ -16,6 +16,7 @@ _COLOURS = {
 # a word that a line begins with, perhaps behind the host's name
 _WORD = re.compile(r"^((?:\S+  |\S+: |  )?)(HUNG  |DOWN  |FAIL  |stalled  |OK  |WAIT  |UNKNOWN  |warn  |warning: )")
 _HEALTHY = re.compile(r"^()(healthy)(?= after )")
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _LABEL = re.compile(r"^(  )(fix:|try)(?= )")
 
 
@@ -31,6 +32,11 @@ def paint(line: str) -> str:
             word = found[2].rstrip()
             return f"{found[1]}{_COLOURS[word]}{word}{_OFF}{line[found.end(1) + len(word) :]}"
     return _LABEL.sub(rf"\1{_BOLD}\2{_OFF}", line)
+
+
+def plain(line: str) -> str:
+    """A line that does nothing to a terminal: titles of processes, file names and logs come from anybody."""
+    return _CONTROL.sub("?", line)
 
 
 def alarm(line: str) -> str:
