@@ -140,7 +140,8 @@ def faults(env: Mapping[str, str], profile: Mapping[str, str], machine: Machine,
         tp: ranks.
     """
     for name, value in env.items():
-        said = _name(name, machine) or _value(name, value.strip(), machine, tp) if _LINTED.match(name) else ""
+        linted = bool(_LINTED.match(name))
+        said = _name(name, machine) or _value(name, value.strip(), machine, tp) if linted else _prefix(name)
         if said := said or (_PAIRS[name](env, profile) if name in _PAIRS else ""):
             yield name, said
 
@@ -176,6 +177,19 @@ def _name(name: str, machine: Machine) -> str:
             like = get_close_matches(name, sorted(known), n=1, cutoff=_LIKE)
             if like:
                 return f"not a variable that {whose} reads; did you mean {like[0]}?"
+    return ""
+
+
+def _prefix(name: str) -> str:
+    """A known name behind a misspelt prefix, or in small letters. RCCL_, UCCL_, SLANG_ are other libraries' own."""
+    head, _, rest = name.upper().partition("_")
+    if name.startswith("CNCL_"):  # Cambricon's
+        return ""
+    for prefix, known, whose in (("NCCL", nccl.KNOWN, "NCCL"), ("CUDA", CUDA, "CUDA"), ("TORCH", TORCH, "torch")):
+        if set(head) == set(prefix) and (right := f"{prefix}_{rest}") in known:
+            return f"not a variable that {whose} reads; did you mean {right}?"
+    if rest and not name.startswith("SGLANG_") and len(head) >= len("SGLANG") and set(head) == set("SGLANG"):
+        return f"not a variable that SGLang reads; did you mean SGLANG_{rest}?"
     return ""
 
 

@@ -59,6 +59,19 @@ def actions(agent: Agent) -> list[str]:
     return [line["action"] for line in agent.call("audit-read", limit=100)["lines"]]
 
 
+def test_a_stopped_supervisor_writes_the_end_and_goes(agent: Agent) -> None:
+    """Somebody's SIGSTOP: the run seemed to run for ever, and its supervisor stayed."""
+    run = start(agent, "say=up", "sleep")
+    said(run, "up")
+    pid, begun = json.loads((Path(run.directory) / "state.json").read_text())["supervisor"]
+    os.kill(pid, signal.SIGSTOP)
+
+    stopped = runs.stop_run(agent, run.id, grace=5.0)
+
+    assert stopped.run.phase == "stopped" and stopped.left == () and stopped.run.exit
+    assert not procs.is_alive(pid, begun)
+
+
 def test_the_proof(agent: Agent, gpu_tool: GpuTool) -> None:
     """No process, the port free, the segment gone, the GPU's memory back: as figures, before and after."""
     run = start(agent, "rank=0", "shared=", "{port}", "say=up", "sleep")
