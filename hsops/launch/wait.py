@@ -32,6 +32,7 @@ from hsops.remote.runs import find_run, settled
 DEFAULT_TIMEOUT_S = 7200.0  # the slowest cold start on record took 25 min; a stall is noticed long before this
 _WAITING_S = 15.0  # between two "still waiting" lines in a pipe
 _MATRIX_S = 0.25
+_MOVED_S = 5.0  # slower signs than that are few: a sleepy rank's reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,7 @@ def wait_healthy(
                     return found
                 watch.be_patient(2 * found.limit_s)
             if pace.left_s < 0:
-                raise _too_late(watch, patience.timeout, hosts[0])
+                raise _too_late(watch, patience.timeout, hosts[0], now())
     raise AssertionError("the agent's stream ended without a result")
 
 
@@ -302,7 +303,7 @@ def _uncaught(cause: LogError, exit_: Exit | None) -> bool:
     return cause.id == "traceback" and exit_ is not None and exit_.code == 1
 
 
-def _too_late(watch: Watch, timeout: float, host: str) -> UnhealthyError:
+def _too_late(watch: Watch, timeout: float, host: str, now: float) -> UnhealthyError:
     if watch.run.pending:
         message = f"{watch.run.server} has no place after {timeout:g} s: {watch.run.job}"
         return UnhealthyError(
@@ -310,9 +311,11 @@ def _too_late(watch: Watch, timeout: float, host: str) -> UnhealthyError:
         )
     probe = watch.probe
     detail = f"; last probe {probe.path}: {probe.status or 'no connection'} {probe.detail}".rstrip() if probe else ""
+    silent = watch.signs.silent_s(now)
+    moved = "something moved a moment ago" if silent < _MOVED_S else f"nothing has moved for {silent:.0f} s"
     return UnhealthyError(
         f"{watch.run.server} is not healthy after {timeout:g} s, in '{watch.summary.stage}'{detail}",
         host=host,
-        why="it still runs and something still moves",
+        why=f"it still runs; {moved}, and {watch.limit_s:.0f} s are allowed for this step",
         fix="hsops launch --wait-healthy goes on waiting; hsops diagnose looks into it; hsops stop ends it",
     )
