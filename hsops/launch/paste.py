@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from hsops.core.command import quote
 from hsops.core.secret import MASK, is_secret_variable, masked
@@ -25,6 +26,13 @@ def pasted(plan: Plan) -> str:
     """One command over several lines: its environment, the interpreter, then a flag a line."""
     lines = ["env", *(f"  {word}" for word in _environment(plan)), *(f"  {flag}" for flag in _flags(plan))]
     return " \\\n".join(lines)
+
+
+def submitted(job: Mapping[str, Any]) -> str:
+    """The command that hands a run to Slurm; its script is one step, which starts what ``pasted`` shows."""
+    words = [f"{job['bin']}/sbatch" if job["bin"] else "sbatch", *job["options"]]
+    pieces = [[piece and shlex.quote(piece) for piece in word.split("{run_dir}")] for word in words]
+    return " ".join("$run_dir".join(parts) for parts in pieces)
 
 
 def _environment(plan: Plan) -> Iterator[str]:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Iterator
 
 from hsops.launch import events
-from hsops.launch.paste import pasted
+from hsops.launch.paste import pasted, submitted
 from hsops.launch.plan import Plan
 from hsops.launch.queue import Queued
 from hsops.launch.wait import Healthy, Stalled
@@ -93,7 +93,9 @@ def plan_lines(plan: Plan) -> Iterator[str]:
     width = max((len(f"{name}={value}") for name, value in env.items()), default=0)
     for name, value in sorted(env.items()):
         yield f"  {f'{name}={value}':{min(width, 60)}}  {plan.origins.get(name, '')}".rstrip()
-    yield f"on {plan.host}, as hsops would start it:"
+    if plan.job:
+        yield f"submitted on {plan.host}: {submitted(plan.job)}"
+    yield f"{'in the job' if plan.job else f'on {plan.host}'}, as hsops would start it:"
     yield from pasted(plan).splitlines()
     for lack in plan.deployed.lacks:
         yield f"launch will refuse: {lack['message']}   {lack['fix']}"

@@ -31,6 +31,7 @@ from hsops.core.inventory_file import load
 from hsops.core.slurm import Job, parse_job, seconds_of
 from hsops.diagnose import judge
 from hsops.launch import job, queue
+from hsops.launch.paste import submitted
 from hsops.launch.start import _clear
 from hsops.remote.agent import Agent
 from hsops.remote.job import step
@@ -115,6 +116,17 @@ def test_sbatch_is_asked_for_what_the_inventory_says() -> None:
         "--nodes=1", "--ntasks=1", "--chdir={run_dir}", "--output={run_dir}/job.log", "--open-mode=append",
         "--no-requeue", "--partition=gpu", "--gres=gpu:8", "--time=2-0", "--cpus-per-task=64", "--nodes=2",
     ]  # fmt: skip
+
+
+def test_what_is_submitted_can_be_read_before() -> None:
+    """``launch --check`` shows it, with the folder of a run that is not there yet."""
+    spec = SlurmSpec.model_validate({"gres": "gpu:8", "options": ["--constraint=a&b"]})
+    told = submitted({"bin": "/opt/my slurm", "script": "", "options": job.options(spec)})
+
+    assert told == (
+        "'/opt/my slurm/sbatch' --nodes=1 --ntasks=1 --chdir=$run_dir --output=$run_dir/job.log --open-mode=append "
+        "--requeue --gres=gpu:8 '--constraint=a&b'"
+    )
 
 
 def test_a_server_on_a_host_asks_slurm_for_nothing() -> None:
