@@ -111,7 +111,8 @@ def _settle(run: RunDir, state: "dict[str, Any]") -> None:
     """Let the supervisor write the end; write it ourselves when there is none any more."""
     supervisor = state.get("supervisor")
     if supervisor and state.get("boot") == procs.boot_id():
-        procs.send(*supervisor, signal.SIGCONT)  # somebody has stopped it: it would stay, and the run seem to run
+        pid, start = supervisor
+        procs.send(pid, start, signal.SIGCONT)  # somebody has stopped it: it would stay, and the run seem to run
     if supervisor:
         until(lambda: not procs.is_alive(*supervisor), _END_S)
     last = run.read("state.json")
