@@ -33,7 +33,7 @@ def hsops(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Cli:
 def clean(hsops: Cli, lab: Lab) -> Iterator[None]:
     """Every test leaves no server and no fault behind."""
     yield
-    assert hsops("stop").returncode == 0
+    assert hsops("stop", "--grace", "1").returncode == 0
     labs.up(lab.layout.home)
 
 

@@ -2,16 +2,16 @@
 
 import json
 import random
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.running import wait_for
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 
 PLAYBOOK = Path(__file__).parents[2] / "playbooks/extract.yaml"
 SAMPLES = 12
@@ -48,12 +48,17 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def lab_inventory(lab, folder):
-    """The lab's inventory with a dump folder of its own, which is small: other tests leave samples in the lab's."""
-    text, path = lab.inventory.read_text(), folder / "inventory.yaml"
+    """The lab's inventory with a dump folder of its own, which is small: other tests leave samples in the lab's.
+
+    Its server is quiet while nobody asks: what else runs has the cores.
+    """
+    whole, path = yaml.safe_load(lab.inventory.read_text()), folder / "inventory.yaml"
     dumps = folder / "dumps"
     dumps.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DUMPS_MIB}m", "hsops-test", str(dumps)], check=True)
-    path.write_text(re.sub(r"dumps: .*", f"dumps: {dumps}", text))
+    whole["hosts"]["lab"]["dumps"] = str(dumps)
+    whole["servers"]["tiny"]["args"]["sleep-on-idle"] = True
+    path.write_text(yaml.safe_dump(whole))
     yield path
     subprocess.run(["umount", "--lazy", str(dumps)], check=True)
 
@@ -68,7 +73,7 @@ def prompts(lab_inventory, folder):
     ]
     path.write_text("\n".join(lines) + "\n")
     yield path
-    hsops(lab_inventory, "stop")
+    hsops(lab_inventory, "stop", "--grace", "1")
     hsops(lab_inventory, "deploy", "--revert", "--yes")
 
 
@@ -101,6 +106,9 @@ def test_one_line_from_a_bare_host_to_verified_dumps_and_again(lab_inventory, pr
     looked = hsops(lab_inventory, *words, "--check", "--json")
     first = hsops(lab_inventory, *words, "--json")
     again = hsops(lab_inventory, *words, "--json")
+    for _ in range(2):  # where /health was not heard within a launch's few seconds it waits, rightly
+        if "already healthy" not in again.stdout:
+            again = hsops(lab_inventory, *words, "--json")
 
     assert [step["command"] for step in envelope(looked)["data"]["steps"]] == ["deploy", "launch", "extract", "verify"]
     assert first.returncode == 0, first.stdout[-3000:] + first.stderr[-3000:]
@@ -124,7 +132,7 @@ def test_a_data_set_larger_than_the_host_comes_through_a_kill_of_the_client(lab_
     lines = [{"id": f"drained-{i}", "input_ids": [rng.randrange(3, 256) for _ in range(50)]} for i in range(60)]
     many.write_text("".join(json.dumps(line) + "\n" for line in lines))
     first = start(lab_inventory, *job(many, to))
-    wait_for(lambda: len(list(to.glob("*.safetensors"))) >= 10, "dumps that are here already", 120)
+    wait_for(lambda: len(list(to.glob("*.safetensors"))) >= 10, "dumps that are here already", 400)
     first.kill()
     first.wait()
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -42,16 +43,13 @@ class Client:
 
     def healthy(self) -> bool:
         """/health answers 200: the model generated a token."""
-        return httpx.get(f"{self.base}/health", timeout=25, trust_env=False).status_code == 200
+        return httpx.get(f"{self.base}/health", timeout=60, trust_env=False).status_code == 200
 
     def lines(self, name: str) -> dict[str, dict[str, Any]]:
         """The manifest's last line of each sample whose id begins so."""
-        path = self.lab.dumps / "manifest.jsonl"
-        text = path.read_text() if path.exists() else ""
-        found = [json.loads(line) for line in text.splitlines()]
-        return {line["id"]: line for line in found if line["id"].startswith(f"{name}-")}
+        return lines_of(self.lab.dumps, name)
 
-    def settled(self, name: str, samples: int, patience: float = 60.0) -> dict[str, dict[str, Any]]:
+    def settled(self, name: str, samples: int, patience: float = 120.0) -> dict[str, dict[str, Any]]:
         """Wait until every sample has its line."""
         wait_for(lambda: len(self.lines(name)) == samples, f"{samples} lines of {name}", patience)
         return self.lines(name)
@@ -73,13 +71,21 @@ class Client:
         return line["status"] == "ok" and path.exists() and path.stat().st_size == line["bytes"]
 
 
+def lines_of(dumps: Path, name: str) -> dict[str, dict[str, Any]]:
+    """The last line that a folder's manifest has of each sample whose id begins so."""
+    path = dumps / "manifest.jsonl"
+    text = path.read_text() if path.exists() else ""
+    found = [json.loads(line) for line in text.splitlines()]
+    return {line["id"]: line for line in found if line["id"].startswith(f"{name}-")}
+
+
 def of(lab: Practice) -> Client:
     """The client of a server that ``hsops launch`` has brought up."""
     (run,) = (r for r in lab.do("status")["runs"] if r["phase"] == "running")
     return Client(lab, f"http://127.0.0.1:{run['port']}")
 
 
-def wait_for(true: Callable[[], object], what: str, patience: float = 60.0) -> None:
+def wait_for(true: Callable[[], object], what: str, patience: float = 120.0) -> None:
     """Look until ``true``; the deadline is the failure."""
     deadline = time.monotonic() + patience
     while not true():

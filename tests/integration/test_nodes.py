@@ -190,7 +190,9 @@ def test_a_client_that_dies_between_two_starts_leaves_a_run_that_is_told_as_half
     refused = two.hsops("launch", "--wait-healthy")
     verdict = two.json("diagnose")["data"]["verdict"]
     of_b, errors = two.hsops("logs", "--rank", "1"), two.hsops("logs", "--errors")
-    done = two.json("--lock-wait", "60", "launch", "--wait-healthy", "--replace")  # the dead client's lock expires
+    for host in ("a", "b"):  # the dead client's lock: it would expire after half a minute
+        assert two.hsops("unlock", "--host", host, "--yes").returncode == 0
+    done = two.json("--lock-wait", "60", "launch", "--wait-healthy", "--replace")
 
     half = f"nothing of run {shown['id']} is on b"
     assert [part["phase"] for part in shown["parts"]] == ["running", "absent"] and "nothing of it on b" in lines

@@ -126,14 +126,16 @@ def test_signal_from_outside(agent: Agent) -> None:
 
 def test_death_of_a_rank_is_noticed_at_once(agent: Agent) -> None:
     """A rank's end is recorded with its signal although its parent lives on and does not look."""
-    run = start(agent, "rank=0", "rank=1", "sleep")
-    seen = until(agent, run, lambda r: set(r.ranks) == {"TP0", "TP1"})
+    for attempt in range(3):  # who notices by looking now and then is late each time; a busy machine is so once
+        run = start(agent, "rank=0", "rank=1", "sleep", server=f"victim-{attempt}")
+        seen = until(agent, run, lambda r: set(r.ranks) == {"TP0", "TP1"})
+        killed = time.time()
+        os.kill(seen.rank_pids["TP1"], signal.SIGKILL)
+        found = until(agent, run, lambda r: r.ranks["TP1"] is not None)
+        if found.ranks["TP1"] and found.ranks["TP1"].time - killed < 1:
+            break
 
-    killed = time.time()
-    os.kill(seen.rank_pids["TP1"], signal.SIGKILL)
-    found = until(agent, run, lambda r: r.ranks["TP1"] is not None)
-
-    assert found.ranks["TP1"] and found.ranks["TP1"].time - killed < 2  # as it was recorded, not as we heard of it
+    assert found.ranks["TP1"] and found.ranks["TP1"].time - killed < 1  # as it was recorded, not as we heard of it
     assert found.alive and found.ranks["TP0"] is None
     assert found.ranks["TP1"].signal == "SIGKILL"
     assert found.dead and found.dead[0] == "TP1"

@@ -294,8 +294,11 @@ def test_a_request_has_no_more_than_the_host_can_read_in_time() -> None:
 
 
 @pytest.mark.parametrize("answer", ["removed", "changed", "missing", "lost"])
-def test_what_the_host_was_freed_of_is_not_replaced(tmp_path: Path, answer: str) -> None:
+def test_what_the_host_was_freed_of_is_not_replaced(
+    tmp_path: Path, answer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By the same process or a later one; a request without an answer may have been carried out."""
+    monkeypatch.setattr(evict_, "_PAUSES_S", (0.0,) * 4)
     host = Host()
 
     def call(_verb: str, **_: object) -> dict[str, Any]:
