@@ -17,8 +17,9 @@ import yaml
 from hsops.agent import procs
 from hsops.lab import Lab
 from tests.e2e.cli import Cli
+from tests.running import wait_for
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 
 
 @pytest.fixture(scope="module")
@@ -35,13 +36,20 @@ def hsops(lab: Lab) -> Iterator[Cli]:
 def clean(hsops: Cli) -> Iterator[None]:
     """Every test leaves no server behind."""
     yield
-    assert hsops("stop").returncode == 0
+    assert hsops("stop", "--grace", "1").returncode == 0  # SGLang itself takes five to ten seconds
 
 
 def run_of(hsops: Cli) -> dict[str, Any]:
-    """The lab's server's; other tests may have left the record of another server's."""
-    (run,) = (run for run in hsops.json("status")["data"]["runs"] if run["server"] == "tiny")
-    return dict(run)
+    """The newest of the lab's server; other tests may have left the record of another server's."""
+    return dict(next(run for run in hsops.json("status")["data"]["runs"] if run["server"] == "tiny"))
+
+
+def healthy_run(hsops: Cli, *, within_s: float = 300) -> dict[str, Any]:
+    """The run, once it answers: at once where it was healthy a moment ago, save on a machine that keeps it waiting."""
+    until = time.monotonic() + within_s
+    while (run := run_of(hsops))["health"] != "healthy":
+        assert time.monotonic() < until, run
+    return run
 
 
 def members(run: dict[str, Any]) -> dict[int, str]:
@@ -65,13 +73,16 @@ def test_a_day(hsops: Cli, tmp_path: Path) -> None:
     client.communicate()
 
     picked_up = hsops("launch", "--wait-healthy")
+    run = healthy_run(hsops)
     again = hsops("launch", "--wait-healthy")
-    run = run_of(hsops)
+    while again.returncode == 0 and "picked up" in again.stderr:  # /health was not heard within a launch's few seconds
+        healthy_run(hsops)
+        again = hsops("launch", "--wait-healthy")
     rival = hsops.changed(tmp_path / "rival.yaml", env={"OMP_NUM_THREADS": "2"})("launch")
     taken = _second_server(hsops, tmp_path / "taken.yaml", run["port"])
-    log = subprocess.run(hsops.argv("logs"), capture_output=True, check=True, timeout=60).stdout
+    log = subprocess.run(hsops.argv("logs"), capture_output=True, check=True, timeout=120).stdout
+    of_rank = subprocess.run(hsops.argv("logs", "--rank", "1"), capture_output=True, check=True, timeout=120).stdout
     wanted = Path(run["log"]).read_bytes()
-    of_rank = subprocess.run(hsops.argv("logs", "--rank", "1"), capture_output=True, check=True, timeout=60).stdout
     lately = hsops("logs", "--since", "0s")
     wrong = hsops.json("logs", "--errors")["data"]
     stopped = hsops.json("stop")
@@ -95,22 +106,39 @@ def test_a_day(hsops: Cli, tmp_path: Path) -> None:
     assert "nothing is running" in hsops("stop").stdout
 
 
-def test_death_of_a_rank_ends_the_launch(hsops: Cli) -> None:
+def test_death_of_a_rank_ends_the_launch(hsops: Cli, lab: Lab) -> None:
     """kill -9 of a rank while it starts: the launch fails at once and says who, how and what was logged."""
-    client = hsops.start("launch", "--wait-healthy", "--json")
-    killed, last = 0.0, {}
-    for last in events(client):
-        if last.get("event") == "stage-done" and last["stage"] == "distributed":
-            run = run_of(hsops)
-            killed = time.monotonic()
-            os.kill(run["rank_pids"]["TP1"], signal.SIGKILL)
-    took = time.monotonic() - killed
-    client.communicate()
+    for _ in range(3):  # where this process was kept waiting until the server was up, once more
+        code, took, last = _killed_while_it_starts(hsops, lab)
+        if code != 0:
+            break
+        assert hsops("stop", "--grace", "1").returncode == 0
 
-    assert client.returncode == 7
+    assert code == 7
     assert took < 20, took  # 0.6 s on a quiet machine; a death that only a time-out shows takes 20 s and more
     assert last["errors"][0]["type"] == "UnhealthyError" and "TP1" in json.dumps(last["errors"])
     assert "SIGKILL" in json.dumps(last["errors"])
+
+
+def _killed_while_it_starts(hsops: Cli, lab: Lab) -> tuple[int, float, dict[str, Any]]:
+    """Exit code of a launch whose TP1 is killed once the ranks have met, seconds from then on, and its last line."""
+    client = hsops.start("launch", "--wait-healthy", "--json")
+    killed, state, last = 0.0, Path(), dict[str, Any]()
+
+    def ranks() -> dict[str, int]:
+        pids: dict[str, int] = json.loads(state.read_text())["rank_pids"]
+        return pids
+
+    for last in events(client):
+        if last.get("event") == "run-followed":
+            state = lab.layout.state / "runs" / last["run"] / "state.json"
+        if last.get("event") == "stage-done" and last["stage"] == "distributed":
+            wait_for(lambda: "TP1" in ranks(), "its supervisor has seen the rank")
+            killed = time.monotonic()
+            os.kill(ranks()["TP1"], signal.SIGKILL)  # hsops status would take as long as the rest of the start
+    took = time.monotonic() - killed
+    client.communicate()
+    return client.returncode, took, last
 
 
 def test_ctrl_c_leaves_the_server(hsops: Cli) -> None:
@@ -120,7 +148,7 @@ def test_ctrl_c_leaves_the_server(hsops: Cli) -> None:
     next(line for line in client.stderr if "started" in line)
 
     client.send_signal(signal.SIGINT)
-    out, _ = client.communicate(timeout=30)
+    out, _ = client.communicate(timeout=120)
 
     run = run_of(hsops)
     assert client.returncode == 130
@@ -173,7 +201,7 @@ def test_a_breach_that_only_the_ranks_see_ends_the_launch(hsops: Cli, tmp_path: 
 
     done = behind("launch", "--wait-healthy")
     status = behind("status").stdout
-    _healthy(behind)
+    healthy_run(behind)  # the launch has given it up before that
     extracted = behind("extract", str(tmp_path / "prompts.jsonl"))
 
     assert done.returncode == 7 and "Traceback" not in done.stderr
@@ -206,14 +234,6 @@ def test_a_bad_value_that_only_sglang_can_tell_is_named(hsops: Cli, tmp_path: Pa
     assert done.returncode == 7
     assert "argument --mm-process-config: invalid" in done.stderr
     assert told["id"] == "bad-flag" and "argument --mm-process-config: invalid" in told["text"]
-
-
-def _healthy(hsops: Cli, *, within_s: float = 120) -> None:
-    """Wait until the server answers; the launch has given it up before that."""
-    until = time.monotonic() + within_s
-    while hsops.json("status")["data"]["runs"][0]["health"] != "healthy":
-        assert time.monotonic() < until
-        time.sleep(0.5)
 
 
 def _second_server(hsops: Cli, path: Path, port: int) -> subprocess.CompletedProcess[str]:
