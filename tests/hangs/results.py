@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
-import tempfile
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
-from hsops.lab.cache import locked
 from tests.hangs.cases import FINE
-
-FOLDER = Path(__file__).parents[2] / "docs/reference"
-DATA, PAGE = FOLDER / "hangs.json", FOLDER / "hangs.md"
-LOCK = Path(tempfile.gettempdir()) / f"hsops-hangs-{os.getuid()}.lock"
+from tests.measured import Measured
 
 HEAD = """\
 # Live hangs, and what `hsops diagnose` says of them
@@ -40,17 +32,8 @@ on {cores} cores that the ranks share.
 
 def record(tp: int, name: str, seen: Mapping[str, Any]) -> None:
     """Put a result in its place and renew the page. ``name``: of a case, or of a session for its healthy looks."""
-    with locked(LOCK):
-        data = read()
+    with MEASURED.change() as data:
         data.setdefault(str(tp), {})[name] = dict(seen)
-        DATA.write_text(json.dumps(data, indent=1) + "\n")
-        PAGE.write_text(page(data))
-
-
-def read() -> dict[str, dict[str, dict[str, Any]]]:
-    """TP -> case or session -> what was seen; empty before the first run."""
-    found: dict[str, dict[str, dict[str, Any]]] = json.loads(DATA.read_text()) if DATA.exists() else {}
-    return found
 
 
 def page(data: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
@@ -121,3 +104,6 @@ def _fine(found: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
             kinds = sorted({one["class"] for one in seen["looks"]})
             counts = (f"{sum(one['class'] == kind for one in seen['looks'])} `{kind}`" for kind in kinds)
             yield f"| {name} | {len(seen['looks'])} | {', '.join(counts)} |"
+
+
+MEASURED = Measured("hangs", page)

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import csv
-import json
-import os
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
-from hsops.lab.cache import locked
 from hsops.lab.shims import version
 from tests.fidelity.round import Naive, Round, faults
+from tests.measured import DOCS, Measured
 
-FOLDER = Path(__file__).parents[2] / "docs/reference"
-DATA, PAGE = FOLDER / "matrix.json", FOLDER / "matrix.md"
-RUNS = FOLDER / "models-run.csv"  # what the table of models marks as run
-LOCK = Path(tempfile.gettempdir()) / f"hsops-matrix-{os.getuid()}.lock"
+RUNS = DOCS / "models-run.csv"  # what the table of models marks as run
 COLUMNS = ["sglang", "architecture", "tp", "method", "largest_relative_error"]
 MODELS = {
     "plain": ("DeepseekV3ForCausalLM", 2, "source"),
@@ -50,14 +43,12 @@ Rank 0's dumps, which are the ones a user gets. The final state is right in all:
 
 def record(section: str, sglang: str, seen: Round | Naive | str) -> None:
     """Put a result in its place and renew the page. A text is why the round came to no end."""
-    with locked(LOCK):  # two runs of different releases may share a machine
-        data = read()
+    with MEASURED.change() as data:
         entry = {"failed": seen} if isinstance(seen, str) else asdict(seen)
-        data.setdefault(section, {})[sglang] = entry
-        data[section] = dict(sorted(data[section].items(), key=lambda item: version(item[0])))
-        data = dict(sorted(data.items(), key=lambda item: (item[0] != "plain", item[0])))
-        DATA.write_text(json.dumps(data, indent=1) + "\n")
-        PAGE.write_text(page(data))
+        results = {**data.pop(section, {}), sglang: entry}
+        sections = {**data, section: dict(sorted(results.items(), key=lambda item: version(item[0])))}
+        data.clear()
+        data.update(sorted(sections.items(), key=lambda item: (item[0] != "plain", item[0])))
         write_runs(data)
 
 
@@ -76,7 +67,7 @@ def write_runs(data: Mapping[str, Mapping[str, Any]]) -> None:
 
 def note_run(*values: str) -> None:
     """One more round, of a model that is no section of the matrix; values as in ``COLUMNS``."""
-    with locked(LOCK):
+    with MEASURED.alone():
         with RUNS.open(newline="") as file:
             rows = [row for row in csv.DictReader(file) if (row["sglang"], row["architecture"]) != values[:2]]
         save_runs([*rows, dict(zip(COLUMNS, values, strict=True))])
@@ -88,12 +79,6 @@ def save_runs(rows: list[dict[str, str]]) -> None:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()
         writer.writerows(sorted(rows, key=lambda row: (row["architecture"], version(row["sglang"]), row["tp"])))
-
-
-def read() -> dict[str, dict[str, Any]]:
-    """section -> release -> result."""
-    held: dict[str, dict[str, Any]] = json.loads(DATA.read_text()) if DATA.exists() else {}
-    return held
 
 
 def page(data: Mapping[str, Mapping[str, Any]]) -> str:
@@ -144,3 +129,6 @@ def _word(good: bool | None) -> str:
     if good is None:
         return "one rank"
     return "equal" if good else "**differ**"
+
+
+MEASURED = Measured("matrix", page)

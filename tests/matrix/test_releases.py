@@ -83,5 +83,5 @@ def skip_measured(section: str, sglang: str) -> None:
     """With RESUME=1 what was measured with this very payload and these options is not measured again."""
     if os.environ.get("RESUME") == "1":
         wanted = build(HsDumpPatch(name="hs-dump", boundaries=BOUNDARIES, final=FINAL)).identity
-        if results.read().get(section, {}).get(sglang, {}).get("patch") == wanted:
+        if results.MEASURED.read().get(section, {}).get(sglang, {}).get("patch") == wanted:
             pytest.skip(f"measured with {wanted}")

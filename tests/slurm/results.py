@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).parents[2] / "docs/reference"
-DATA, PAGE = FOLDER / "slurm.json", FOLDER / "slurm.md"
+from tests.measured import Measured
 
 HEAD = """\
 # A real SGLang as jobs of a real Slurm
@@ -25,17 +22,9 @@ SSH; real SGLang 0.5.9 on the CPU, the lab's model. *load* is the machine's at t
 
 def record(what: str, said: str, seconds: float) -> None:
     """Put a result in its row and renew the page."""
-    data = read()
     load = round(os.getloadavg()[0], 1)
-    data[what] = {"said": said, "seconds": round(seconds), "load": load, "day": time.strftime("%Y-%m-%d")}
-    DATA.write_text(json.dumps(data, indent=1) + "\n")
-    PAGE.write_text(page(data))
-
-
-def read() -> dict[str, dict[str, Any]]:
-    """By what was done; empty before the first run."""
-    found: dict[str, dict[str, Any]] = json.loads(DATA.read_text()) if DATA.exists() else {}
-    return found
+    with MEASURED.change() as data:
+        data[what] = {"said": said, "seconds": round(seconds), "load": load, "day": time.strftime("%Y-%m-%d")}
 
 
 def page(data: Mapping[str, Mapping[str, Any]]) -> str:
@@ -44,3 +33,6 @@ def page(data: Mapping[str, Mapping[str, Any]]) -> str:
         f"| {what} | {one['said']} | {one['seconds']} | {one['load']} | {one['day']} |" for what, one in data.items()
     ]
     return "\n".join([HEAD, *rows, ""])
+
+
+MEASURED = Measured("slurm", page)

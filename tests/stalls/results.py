@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
-import tempfile
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
-from hsops.lab.cache import locked
+from tests.measured import Measured
 from tests.stalls.cases import SLOW, SLOW_S, STUCK, Case
-
-FOLDER = Path(__file__).parents[2] / "docs/reference"
-DATA, PAGE = FOLDER / "stalls.json", FOLDER / "stalls.md"
-LOCK = Path(tempfile.gettempdir()) / f"hsops-stalls-{os.getuid()}.lock"
 
 HEAD = f"""\
 # Slow is not stuck
@@ -33,17 +25,8 @@ milestone that the launch reported to the end of its output: what the step did b
 
 def record(case: Case, seen: Mapping[str, Any]) -> None:
     """Put a result in its place and renew the page."""
-    with locked(LOCK):
-        data = read()
+    with MEASURED.change() as data:
         data[case.id] = dict(seen)
-        DATA.write_text(json.dumps(data, indent=1) + "\n")
-        PAGE.write_text(page(data))
-
-
-def read() -> dict[str, dict[str, Any]]:
-    """Case -> what was seen; empty before the first run."""
-    found: dict[str, dict[str, Any]] = json.loads(DATA.read_text()) if DATA.exists() else {}
-    return found
 
 
 def page(data: Mapping[str, Mapping[str, Any]]) -> str:
@@ -84,3 +67,6 @@ def _stuck(data: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
             f"| {seen['told_s']:.0f} s | `{seen['verdict']}` | {seen['rank']} | {'yes' if seen['left'] else 'no'} "
             f"| {seen.get('load', '')} |"
         )
+
+
+MEASURED = Measured("stalls", page)

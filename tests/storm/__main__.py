@@ -36,7 +36,7 @@ def main(words: list[str]) -> int:
     parser.add_argument("--resume", action="store_true")
     asked = parser.parse_args(words)
     base = Path(tempfile.mkdtemp(prefix="hsops-storm-", dir="/dev/shm"))
-    data = results.read() if asked.resume else {}
+    data = results.MEASURED.read() if asked.resume else {}
     data = {**dict.fromkeys(COUNTS, 0), "harms": {}, "exits": {}, "said": {}, **data}
     until = time.monotonic() + 60 * asked.minutes
     try:
@@ -44,10 +44,10 @@ def main(words: list[str]) -> int:
             storm = Storm(place, random.Random(asked.seed + data["kills"]), data)
             while data["kills"] < asked.kills and time.monotonic() < until and storm.good:
                 storm.pull()
-                results.write(data)
+                results.MEASURED.write(data)
             storm.watcher.end()
             storm.note()
-            results.write(data)
+            results.MEASURED.write(data)
     finally:
         shutil.rmtree(base, ignore_errors=True)
     print(results.page(data))
@@ -77,7 +77,7 @@ class Storm:
         words += ["--evict"] if self.dice.random() < 0.5 else []
         while self._client(words):
             self.note()
-            results.write(self.data)
+            results.MEASURED.write(self.data)
         self.data["whole"] += 1
         if wrong := self.place.faults():
             print(f"wrong at the end: {wrong}", file=sys.stderr)

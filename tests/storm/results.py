@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
+from tests.measured import Measured
 from tests.storm.harm import KINDS
-
-FOLDER = Path(__file__).parents[2] / "docs/reference"
-DATA, PAGE = FOLDER / "fetch-faults.json", FOLDER / "fetch-faults.md"
 
 HEAD = """\
 # A fetch in a storm
@@ -24,17 +20,6 @@ A watcher looks at both folders all the time and reads every file under a dump's
 missing after. *More than a piece a stream*: runs that ended whole after which that was more than nothing, beside what
 was rewritten or flipped; runs that ended otherwise after which it was more than 64 MiB a stream.
 """
-
-
-def read() -> dict[str, Any]:
-    """What was counted so far."""
-    return json.loads(DATA.read_text()) if DATA.exists() else {}
-
-
-def write(data: Mapping[str, Any]) -> None:
-    """Keep it, and renew the page."""
-    DATA.write_text(json.dumps(data, indent=1) + "\n")
-    PAGE.write_text(page(data))
 
 
 def page(data: Mapping[str, Any]) -> str:
@@ -73,3 +58,6 @@ def page(data: Mapping[str, Any]) -> str:
             "",
         ]
     )
+
+
+MEASURED = Measured("fetch-faults", page)

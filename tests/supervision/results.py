@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from statistics import median
 from typing import Any
 
-from hsops.lab.cache import locked
-
-FOLDER = Path(__file__).parents[2] / "docs/reference"
-DATA, PAGE = FOLDER / "supervision.json", FOLDER / "supervision.md"
-LOCK = Path(tempfile.gettempdir()) / f"hsops-supervision-{os.getuid()}.lock"
+from tests.measured import Measured
 
 HEAD = """\
 # Started, cut off, stopped: supervision of a real SGLang
@@ -45,17 +38,8 @@ random weights), from nothing to three good answers, on the same port, and its e
 def record(section: str, name: str, seen: Mapping[str, Any]) -> None:
     """Put a result in its place and renew the page."""
     told = {**seen, "load": round(os.getloadavg()[0], 1), "day": time.strftime("%Y-%m-%d"), "cores": os.cpu_count()}
-    with locked(LOCK):
-        data = read()
+    with MEASURED.change() as data:
         data.setdefault(section, {})[name] = told
-        DATA.write_text(json.dumps(data, indent=1) + "\n")
-        PAGE.write_text(page(data))
-
-
-def read() -> dict[str, dict[str, dict[str, Any]]]:
-    """Section -> name -> what was seen; empty before the first run."""
-    found: dict[str, dict[str, dict[str, Any]]] = json.loads(DATA.read_text()) if DATA.exists() else {}
-    return found
 
 
 def page(data: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
@@ -124,3 +108,4 @@ PARTS: Mapping[str, Callable[[Rows], Iterator[str]]] = {
     "cuts": _cuts,
     "cycles": _cycles,
 }
+MEASURED = Measured("supervision", page)
