@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hsops.core.events import Event
+from hsops.core.versions import numbers
 from hsops.deploy.models import MODELS, Sources
 from hsops.lab import wheels
 from hsops.payload.hsops_hs_dump import strategy
@@ -23,7 +24,7 @@ from hsops.payload.hsops_hs_dump.wiring import DRAFT
 
 FOLDER = Path(__file__).parent.parent / "docs" / "reference"
 RUNS = FOLDER / "models-run.csv"
-VERSIONS = [f"0.5.{n}" for n in range(4, 24)]
+VERSIONS = [f"0.5.{n}" for n in range(numbers(strategy.FIRST)[-1], numbers(strategy.LAST)[-1] + 1)]
 LETTERS = {
     strategy.LAYERS_TO_CAPTURE.name: "N",
     strategy.PREPARE_ATTN.name: "P",
@@ -67,6 +68,17 @@ def main() -> None:
     (FOLDER / "models.md").write_text("\n".join(_page(rows)) + "\n")
 
 
+def head() -> str:
+    """The page's words, above the table."""
+    return HEAD.format(first=VERSIONS[0], last=VERSIONS[-1])
+
+
+def runs() -> set[tuple[str, str]]:
+    """(release, architecture) of what was run and was right."""
+    with RUNS.open(newline="") as file:
+        return {(line["sglang"], line["architecture"]) for line in csv.DictReader(file)}
+
+
 def _tell(_event: Event) -> None:
     """A download's progress is pip's own business here."""
 
@@ -99,13 +111,13 @@ def _add(
 
 
 def _page(rows: dict[tuple[str, str], Row]) -> Iterator[str]:
-    runs = _runs()
-    yield HEAD.format(first=VERSIONS[0], last=VERSIONS[-1])
+    ran = runs()
+    yield head()
     yield f"| trunk | {' | '.join(v.removeprefix('0.5.') for v in VERSIONS)} | architectures |"
     yield "|---|" + "---|" * (len(VERSIONS) + 1)
     shown = {key: row for key, row in sorted(rows.items()) if row.ours}
     for (module, name), row in shown.items():
-        cells = [_cell(row, version, runs) for version in VERSIONS]
+        cells = [_cell(row, version, ran) for version in VERSIONS]
         yield f"| `{name}` ({module}) | {' | '.join(cells)} | {', '.join(sorted(row.architectures))} |"
     yield "\n## Why not\n\nWhat was looked for and not found, in the newest release that has the trunk.\n"
     yield "| trunk | release | not found |"
@@ -116,17 +128,11 @@ def _page(rows: dict[tuple[str, str], Row]) -> Iterator[str]:
             yield f"| `{name}` ({module}) | {refused[-1]} | {row.missing[refused[-1]]} |"
 
 
-def _cell(row: Row, version: str, runs: set[tuple[str, str]]) -> str:
+def _cell(row: Row, version: str, ran: set[tuple[str, str]]) -> str:
     if version not in row.cells:
         return ""
     letter = LETTERS[row.cells[version]]
-    return f"**{letter}**" if any((version, one) in runs for one in row.architectures) else letter
-
-
-def _runs() -> set[tuple[str, str]]:
-    """(release, architecture) of what was run and was right."""
-    with RUNS.open(newline="") as file:
-        return {(line["sglang"], line["architecture"]) for line in csv.DictReader(file)}
+    return f"**{letter}**" if any((version, one) in ran for one in row.architectures) else letter
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from typing import Any
 import typer
 
 from hsops.cli.app import app
-from scripts import figures, schemas
+from scripts import figures, schemas, tables
 
 FOLDER = Path(__file__).parent.parent / "docs" / "reference"
 EVERYWHERE = "Everywhere"
@@ -85,6 +85,10 @@ PAGES: dict[str, Callable[[], str]] = {
     "playbook.md": schemas.playbook,
     "errors.md": schemas.error_types,
     "events.md": schemas.events,
+    "exit-codes.md": tables.exit_codes,
+    "verdicts.md": tables.verdicts,
+    "milestones.md": tables.milestones,
+    "hs-dump.md": tables.hs_dump,
     "../../README.md": figures.readme,
 }
 

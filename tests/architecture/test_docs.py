@@ -11,20 +11,6 @@ from scripts import reference, site
 ROOT = Path(__file__).parents[2]
 
 
-def test_exit_codes_are_documented():
-    """docs/reference/exit-codes.md lists exactly the codes that errors carry, and 0 and 130."""
-    text = (ROOT / "docs/reference/exit-codes.md").read_text()
-    listed = {int(code) for code in re.findall(r"^\| (\d+) \|", text, re.MULTILINE)}
-
-    carried = {
-        value.exit_code
-        for value in vars(errors).values()
-        if isinstance(value, type) and issubclass(value, errors.HsopsError)
-    }
-
-    assert listed == carried | {0, 130}
-
-
 def test_the_error_tree_is_drawn_as_it_is():
     """The tree at the top of core/errors.py names every class with its exit code."""
     drawn = dict(re.findall(r"(\w+Error) +exit (\d)", errors.__doc__ or ""))
