@@ -98,14 +98,19 @@ def playbook() -> str:
 
 def events() -> str:
     """docs/reference/events.md: every kind of event that any command emits."""
+    lines = [EVENTS]
+    for name, kind in sorted(event_kinds().items()):
+        lines += [*_event(name, kind), ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def event_kinds() -> dict[str, type[Event]]:
+    """By the word that stands in ``event`` of a line; ``Trace`` is no event, a ``Picture`` is for terminals."""
     for package in ("cli", "demo", "launch", "playbook", "extract", "fetch", "lab", "deploy", "verify"):
         for module in pkgutil.iter_modules([f"{hsops.__path__[0]}/{package}"], f"hsops.{package}."):
             importlib.import_module(module.name)
-    lines, kinds = [EVENTS], {kebab(kind.__name__): kind for kind in _below(Event)}
-    for name, kind in sorted(kinds.items()):
-        if kind.__name__ != "Trace" and not issubclass(kind, Picture):  # one is no event, the other is for terminals
-            lines += [*_event(name, kind), ""]
-    return "\n".join(lines).rstrip() + "\n"
+    kinds = {kebab(kind.__name__): kind for kind in _below(Event)}
+    return {name: kind for name, kind in kinds.items() if name != "trace" and not issubclass(kind, Picture)}
 
 
 def _below(kind: type[Event]) -> Iterator[type[Event]]:

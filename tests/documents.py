@@ -1,9 +1,9 @@
 """The code blocks of README and docs/, and what is said about them.
 
-A comment before a block says how a test runs it: ``<!-- run: here -->`` in an empty folder, without a lab;
-``<!-- run: lab -->`` on a lab, after the page's blocks before it. ``, exit N``: how its last command ends. Blocks
-without one are read only: every ``hsops`` line in them, and every ``hsops ...`` between backquotes, must be one that
-hsops takes.
+A comment before a block says how a test runs it: ``<!-- run: here -->`` in an empty folder, without a host;
+``<!-- run: host -->`` with a host that has dumps of train.jsonl, and no SGLang; ``<!-- run: lab -->`` on a lab, after
+the page's blocks before it. ``, exit N``: how its last command ends. Blocks without one are read only: every ``hsops``
+line in them, and every ``hsops ...`` between backquotes, must be one that hsops takes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Block:
         line: where it begins.
         language: what stands behind the backquotes.
         text: what is in it.
-        where: ``here``, ``lab``, or empty: it is not run.
+        where: ``here``, ``host``, ``lab``, or empty: it is not run.
         exit: what its last command ends with.
     """
 
