@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +19,7 @@ from hsops.render.console import Outcome
 
 if TYPE_CHECKING:
     from hsops.fetch.fetch import Fetched
+    from hsops.remote.dumps import Lost
 
 INTERRUPTED = 130
 TICK_S = 0.5
@@ -28,7 +29,13 @@ Check = Callable[[], None]
 
 
 def drained(
-    session: Session, servers: Sequence[str], to: str, of: frozenset[str], drive: Callable[[Check], Outcome]
+    session: Session,
+    servers: Sequence[str],
+    to: str,
+    of: frozenset[str],
+    drive: Callable[[Check], Outcome],
+    *,
+    lost: Mapping[str, Lost],
 ) -> Outcome:
     """Drive an extract, and meanwhile fetch and evict; over when the extract has ended and everything is here.
 
@@ -38,11 +45,12 @@ def drained(
         to: the local folder.
         of: ids of the extract's samples.
         drive: the extract; calls what it is given twice a second, and ends when that raises.
+        lost: by server, what its host has not any more, and it makes again.
 
     Raises:
         HsopsError: the extract's, or the fetch's, whichever failed first; the other has ended in order by then.
     """
-    beside = _Beside(session, servers, to, of)
+    beside = _Beside(session, servers, to, of, lost)
     session.console.emit(Together(("extract", "fetch")))
     try:
         extracted = beside.drive(drive)
@@ -79,9 +87,11 @@ class _StoppedError(HsopsError):
 class _Beside:
     """The fetch, in a thread. It begins when the extract has something to send."""
 
-    def __init__(self, session: Session, servers: Sequence[str], to: str, of: frozenset[str]) -> None:
+    def __init__(
+        self, session: Session, servers: Sequence[str], to: str, of: frozenset[str], lost: Mapping[str, Lost]
+    ) -> None:
         self._session, self._servers, self._emit = session.beside(), tuple(servers), session.console.emit
-        self._of, self._options = of, fetch.Options(to, follow=len(servers) == 1, evict=True)
+        self._of, self._lost, self._options = of, lost, fetch.Options(to, follow=len(servers) == 1, evict=True)
         self._over, self._stopped = threading.Event(), threading.Event()
         self._outcome: Outcome | None = None
         self._error: HsopsError | None = None
@@ -144,7 +154,7 @@ class _Beside:
 
     def _work(self) -> None:
         try:
-            beside = fetch.Beside(self._of, self._over.is_set, self._end)
+            beside = fetch.Beside(self._of, self._over.is_set, self._end, self._lost)
             if len(self._servers) == 1:
                 self._outcome = fetch.pull(self._session, self._servers[0], self._options, beside=beside)
             else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,11 +11,13 @@ import typer
 
 from hsops.cli.drain import INTERRUPTED, drained, home
 from hsops.cli.wiring import Session, run
+from hsops.core.errors import UsageError
 from hsops.render.console import Outcome
 
 if TYPE_CHECKING:
     from hsops.core.inventory import ServerSpec
     from hsops.extract.place import Finding, Place
+    from hsops.remote.dumps import Lost
 
 CONCURRENCY = 16
 ROOM_S = 300.0
@@ -34,6 +37,7 @@ class Wish:
     failures: Path | None = None
     tokenized: Path | None = None
     drain: str = ""
+    remake: bool = False
 
 
 def extract(
@@ -62,6 +66,10 @@ def extract(
     drain: Annotated[
         str, typer.Option(metavar="DIR", help="Fetch there meanwhile, and remove on the host what is safe here.")
     ] = "",
+    remake: Annotated[
+        bool,
+        typer.Option("--remake", help="With --drain: also make again what neither the host nor DIR has any more."),
+    ] = False,
     failures: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the prompts without a dump there, with the reasons.")
     ] = None,
@@ -71,7 +79,9 @@ def extract(
     ] = None,
 ) -> None:
     """Send each prompt that has no dump yet and wait for its line in the manifest. Run it again to continue."""
-    wish = Wish(prompts, tuple(server or ()), limit, concurrency, relaunch, room_wait, failures, tokenized, drain)
+    wish = Wish(
+        prompts, tuple(server or ()), limit, concurrency, relaunch, room_wait, failures, tokenized, drain, remake
+    )
     run(ctx, "extract", lambda session: drive(session, wish))
 
 
@@ -85,7 +95,8 @@ def drive(session: Session, wish: Wish) -> Outcome:
     from hsops.render import extract as render
 
     specs = session.servers(wish.servers, lambda spec: _captures(session, spec))
-    places = tuple(_place(session, spec) for spec in specs)
+    lost = _lost(wish, specs)
+    places = tuple(_place(session, spec, lost.get(spec.name)) for spec in specs)
     path = Path(wish.prompts).expanduser()
     tokenized, failures = check_places(wish.tokenized, wish.failures, wish.prompts)
     read = read_prompts(wish.prompts, session.console.emit)[: wish.limit or None]
@@ -104,14 +115,32 @@ def drive(session: Session, wish: Wish) -> Outcome:
         wish.drain,
         frozenset(prompt.id for prompt in read),
         lambda check: extracted(replace(job, drained=Drained(to, home(wish.drain), check, lambda: home(wish.drain)))),
+        lost=_lost(wish, specs),  # each sees the host for itself
     )
+
+
+def _lost(wish: Wish, specs: Sequence[ServerSpec]) -> dict[str, Lost]:
+    """By server, what ``--remake`` is to make again.
+
+    Raises:
+        UsageError: nobody can tell what that is.
+    """
+    from hsops.remote.dumps import Lost
+
+    if not wish.remake:
+        return {}
+    if not wish.drain:
+        why = "a manifest does not say whether a dump that its host has not any more is safe elsewhere"
+        raise UsageError("--remake needs --drain DIR", why=why, fix="--drain DIR, where they are to be")
+    here = frozenset(home(wish.drain))
+    return {spec.name: Lost(here) for spec in specs}
 
 
 def _captures(session: Session, spec: ServerSpec) -> bool:
     return any(session.inventory.patches[name].kind == "hs-dump" for name in spec.patches)
 
 
-def _place(session: Session, spec: ServerSpec) -> Place:
+def _place(session: Session, spec: ServerSpec, lost: Lost | None) -> Place:
     from hsops.extract.place import Place
     from hsops.extract.plan import capture_of
     from hsops.remote.dumps import folder_of
@@ -124,6 +153,7 @@ def _place(session: Session, spec: ServerSpec) -> Place:
         diagnose=lambda run_id: _diagnose(session, spec, run_id),
         launch=lambda replace: _launch(session, spec, replace=replace),
         env=spec.env,
+        lost=lost,
     )
 
 

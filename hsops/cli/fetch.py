@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -16,16 +15,15 @@ from hsops.render.console import Outcome
 
 if TYPE_CHECKING:  # pydantic is not for --help
     from hsops.core.events import Emit
-    from hsops.core.inventory import Channel, HostSpec, ServerSpec
-    from hsops.core.runs import Run
-    from hsops.fetch.dumps import Until
+    from hsops.core.inventory import Channel, HostSpec
+    from hsops.fetch.dumps import Dumps
     from hsops.fetch.fetch import Fetched
     from hsops.fetch.pull import Wish
     from hsops.fetch.tree import TreeFolder
     from hsops.remote.agent import Agent
+    from hsops.remote.dumps import Lost
 
 STREAMS = "2..8"
-JOB_S = 15.0  # between two questions whether a job has ended
 Servers = Annotated[
     list[str] | None,
     typer.Option("--server", "-s", metavar="NAME", help="Whose dumps (the default); A,B or repeated: of all."),
@@ -59,11 +57,13 @@ class Beside:
         of: ids of its samples: what others left on the host is none of its business.
         over: says whether the extract has ended.
         check: called twice a second; raises when the fetch is to end.
+        lost: by server, what its host has not any more and the extract makes again.
     """
 
     of: frozenset[str]
     over: Callable[[], bool]
     check: Callable[[], None]
+    lost: Mapping[str, Lost] = field(default_factory=dict)
 
 
 def fetch(
@@ -146,21 +146,16 @@ def pull(
         shared: what came so far of servers that share the folder: of others it is left, and this one's is added.
         beside: an extract that it drains.
     """
-    from hsops.fetch.dumps import Dumps
     from hsops.fetch.fetch import fetch as fetch_
     from hsops.fetch.forecast import look_ahead
-    from hsops.remote.dumps import folder_of
     from hsops.render import fetch as render
 
     host, name = _whose(session, server, options)
     wish, emit, agent = _wish(options, host), session.console.emit, session.agent(host)
     to = Path(options.to or f"hs/{name}").expanduser()
-    wish, dumps = replace(wish, check=beside.check) if beside else wish, None
-    if not options.folder:
-        spec = session.server(name)
-        until, of = _until(agent, spec, options, beside), beside.of if beside else None
-        leave = frozenset(file for other, got in (shared or {}).items() if other != name for file in got.files)
-        dumps = Dumps(agent, folder_of(host, spec), emit, until, to=to, leave=leave, of=of)
+    wish = replace(wish, check=beside.check) if beside else wish
+    leave = frozenset(file for other, got in (shared or {}).items() if other != name for file in got.files)
+    dumps = None if options.folder else _dumps(session, agent, name, to, options, leave=leave, beside=beside)
     source = dumps or _folder(agent, to, options, emit)
     where = {"server": name, "host": host.name, "source": source.path, "to": str(to)}
     if options.dry_run:
@@ -184,34 +179,27 @@ def _whose(session: Session, server: str | None, options: Options) -> tuple[Host
     return hosts[0], ""
 
 
-def _until(agent: Agent, spec: ServerSpec, options: Options, beside: Beside | None) -> Until:
-    """Until the run that writes them ends, if it is alive, or the wanted count is there; or the extract has ended."""
-    from hsops.fetch.dumps import Until
-    from hsops.remote.runs import alive_run
+def _dumps(
+    session: Session,
+    agent: Agent,
+    name: str,
+    to: Path,
+    options: Options,
+    *,
+    leave: frozenset[str],
+    beside: Beside | None,
+) -> Dumps:
+    """The server's, until its run ends if they are followed, or until the extract has ended."""
+    from hsops.fetch.dumps import Dumps, Until, end_of_run
+    from hsops.remote.dumps import folder_of
 
+    spec, emit = session.server(name), session.console.emit
+    path = folder_of(session.inventory.hosts[spec.host], spec)
     if beside:
-        return Until(over=beside.over)
-    run = alive_run(agent, spec.name) if options.follow else None
-    if run and run.job:  # its process is on another host
-        return Until(count=options.count, over=_job_over(agent, run))
-    return Until(run.pid if run else None, options.count)
-
-
-def _job_over(agent: Agent, run: Run) -> Callable[[], bool]:
-    """Whether the job has ended, asked now and then: many ask Slurm's controller."""
-    from hsops.remote.runs import find_run
-
-    due = time.monotonic() + JOB_S
-
-    def over() -> bool:
-        nonlocal due
-        if time.monotonic() < due:
-            return False
-        due = time.monotonic() + JOB_S
-        found = find_run(agent, run)
-        return found is None or not found.alive
-
-    return over
+        until, lost = Until(over=beside.over), beside.lost.get(name)
+        return Dumps(agent, path, emit, until, to=to, leave=leave, of=beside.of, lost=lost)
+    until = end_of_run(agent, name, options.count) if options.follow else Until()
+    return Dumps(agent, path, emit, until, to=to, leave=leave)
 
 
 def _folder(agent: Agent, to: Path, options: Options, emit: Emit) -> TreeFolder:

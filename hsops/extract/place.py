@@ -17,7 +17,7 @@ from hsops.extract.gate import capacity
 from hsops.extract.plan import Capture
 from hsops.extract.settle import Limits, limits_of
 from hsops.remote.agent import Agent
-from hsops.remote.dumps import Listing, list_samples
+from hsops.remote.dumps import Listing, Lost, list_samples
 from hsops.remote.runs import alive_run, find_run, need_capture, settled
 from hsops.remote.server import Server
 
@@ -57,6 +57,7 @@ class Place:
         diagnose: looks into a run of it.
         launch: starts it, or picks up what runs, and waits until it is healthy; True: a run that is not is replaced.
         env: its environment, for its tokenizer.
+        lost: leaves out what is to be made again, whatever the manifest says.
     """
 
     server: str
@@ -66,6 +67,7 @@ class Place:
     diagnose: Callable[[str], Finding]
     launch: Callable[[bool], None]
     env: Mapping[str, str] = field(default_factory=dict)
+    lost: Lost | None = None
 
 
 class Standing:
@@ -93,7 +95,8 @@ class Standing:
         """The manifest of the run that is there, or of the last one."""
         self.run = alive_run(self.agent, self.place.server) or self.run
         self.folder = self.run.dump_dir if self.run and self.run.dump_dir else self.place.folder
-        return list_samples(self.agent, self.folder)
+        listing = list_samples(self.agent, self.folder)
+        return self.place.lost.leave_out(self.agent, self.folder, listing) if self.place.lost else listing
 
     @contextmanager
     def connected(self) -> Iterator[Server]:

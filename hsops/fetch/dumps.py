@@ -6,6 +6,7 @@ import json
 import os
 import re
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,14 +14,17 @@ from pathlib import Path
 from hsops.core.dumps import MANIFEST, SUFFIX, Sample, latest, parse_sample
 from hsops.core.errors import BadDataError, HsopsError, UnreachableError
 from hsops.core.events import Emit, Note, ignore
+from hsops.core.runs import Run
 from hsops.fetch.folder import PIECES
 from hsops.fetch.manifest import LOCAL, stamp_from, stamp_of
 from hsops.fetch.plan import File, Held, Stamp
 from hsops.fetch.tree import LOSSES, is_blind_to_case, refusals
 from hsops.fetch.trouble import Trouble
 from hsops.remote.agent import Agent
-from hsops.remote.dumps import Listing, News, follow, list_samples
+from hsops.remote.dumps import Listing, Lost, News, follow, list_samples
+from hsops.remote.runs import alive_run, find_run
 
+JOB_S = 15.0  # between two questions whether a job has ended
 _PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*" + re.escape(SUFFIX) + r"\.([0-9a-f]{16}|[0-9a-f]{8})\.part\Z")
 
 
@@ -82,6 +86,29 @@ class Until:
         return self.pid is not None or self.count > 0 or self.over is not None
 
 
+def end_of_run(agent: Agent, server: str, count: int) -> Until:
+    """The end of the run that writes there, if one is alive; or ``count`` samples."""
+    run = alive_run(agent, server)
+    if run and run.job:  # its process is on another host
+        return Until(count=count, over=_job_over(agent, run))
+    return Until(run.pid if run else None, count)
+
+
+def _job_over(agent: Agent, run: Run) -> Callable[[], bool]:
+    """Whether the job has ended, asked now and then: many ask Slurm's controller."""
+    due = time.monotonic() + JOB_S
+
+    def over() -> bool:
+        nonlocal due
+        if time.monotonic() < due:
+            return False
+        due = time.monotonic() + JOB_S
+        found = find_run(agent, run)
+        return found is None or not found.alive
+
+    return over
+
+
 class Dumps:
     """A dump folder on the host. Meets ``hsops.fetch.fetch.Source``.
 
@@ -93,6 +120,7 @@ class Dumps:
         to: the local folder, whose file system may not tell upper from lower case.
         leave: names that come from elsewhere: another server that shared the prompts has them too.
         of: ids of the samples that are meant; None: all that the manifest names.
+        lost: leaves out what the host has not any more; made again, it comes when it has its new line.
     """
 
     def __init__(
@@ -105,11 +133,12 @@ class Dumps:
         to: Path | None = None,
         leave: Collection[str] = (),
         of: Collection[str] | None = None,
+        lost: Lost | None = None,
     ) -> None:
         self.path, self.layout, self.refused = path, DumpLayout(), tuple[Trouble, ...]()
         self._agent, self._emit, self._told, self._until = agent, emit, False, until or Until()
         self._blind, self._leave = to is not None and is_blind_to_case(to), leave
-        self._of = of
+        self._of, self._lost = of, lost
         self.listing: Listing | None = None
 
     def look(self) -> dict[str, File]:
@@ -120,6 +149,8 @@ class Dumps:
         """
         emit, self._told = (ignore if self._told else self._emit), True  # bad lines are told once
         self.listing = _listing(self._agent, self.path, emit, may_be_missing=self._until.waits)
+        if self._lost:
+            self.listing = self._lost.leave_out(self._agent, self.path, self.listing)
         if self._of is not None:
             meant = {id_: sample for id_, sample in self.listing.samples.items() if id_ in self._of}
             self.listing = replace(self.listing, samples=meant, lines={id_: self.listing.lines[id_] for id_ in meant})
@@ -174,6 +205,8 @@ class Dumps:
         for sample, line in zip(news.samples, news.lines, strict=True):
             if self._of is not None and sample.id not in self._of:
                 continue
+            if self._lost:
+                self._lost.found(sample.id)
             if latest(filter(None, (held.get(sample.id), sample)))[sample.id] is sample:
                 held[sample.id], lines[sample.id] = sample, line
         return self._wanted({s.file: file_of(s, lines[s.id]) for s in news.samples if held.get(s.id) is s and s.ok})

@@ -60,6 +60,12 @@ class Evictor:
         self._thread.check()
         self._queue.put(files)
 
+    def came(self, files: Sequence[File]) -> None:
+        """The same of files that came just now: the host has them, whatever was removed there before."""
+        for file in files:
+            self._gone.pop(file.name, None)
+        self.put(files)
+
     def finish(self) -> None:
         """Work off what was put, and end. Idempotent.
 
@@ -184,6 +190,9 @@ class NoEviction:
     kept: dict[str, str] = {}  # noqa: RUF012 - nothing is ever put in
 
     def put(self, files: Sequence[File]) -> None:
+        """They stay."""
+
+    def came(self, files: Sequence[File]) -> None:
         """They stay."""
 
     def finish(self) -> None:

@@ -222,6 +222,6 @@ class _Fetch:
 
     def _pull(self, pieces: Pieces, size: int | None) -> None:
         with ways(self._agent, self._source.path, self._wish.way, size, self._emit) as found:
-            name, durable = self._agent.host.name, self.evictor.put
+            name, durable = self._agent.host.name, self.evictor.came
             self.pulls.append(pull(found, name, self._folder, pieces, self._wish, emit=self._emit, durable=durable))
             self.channel = found.name

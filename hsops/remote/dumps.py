@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hsops.core.dumps import Sample, latest, parse_sample
+from hsops.core.dumps import CHECK_FOLDER, SUFFIX, Sample, latest, parse_sample
 from hsops.core.errors import BadDataError, HsopsError
 from hsops.core.inventory import HostSpec, ServerSpec
 from hsops.remote.agent import Agent
+from hsops.remote.tree import list_tree
 
 MOST = 10_000_000
 """Lines of a manifest: a host that tells of more is not believed, and costs no more memory."""
@@ -90,6 +91,33 @@ def list_samples(agent: Agent, folder: str) -> Listing:
         result["total"],
         result["exists"],
     )
+
+
+@dataclass
+class Lost:
+    """Samples that the manifest names, and whose dump was nowhere at the first look.
+
+    Args:
+        here: ids of dumps that have come.
+        ids: of those that are lost; None before the first look. One that is made again is not lost any more.
+    """
+
+    here: Collection[str] = ()
+    ids: set[str] | None = None
+
+    def leave_out(self, agent: Agent, folder: str, listing: Listing) -> Listing:
+        """The listing without them."""
+        tree = list_tree(agent, folder, [f"*{SUFFIX}"], [CHECK_FOLDER]).entries if listing.exists else ()
+        files = {entry.path for entry in tree}
+        gone = {sample.id for sample in listing.samples.values() if sample.ok and sample.file not in files}
+        self.ids = lost = gone.difference(self.here) if self.ids is None else self.ids & gone
+        samples = {id_: sample for id_, sample in listing.samples.items() if id_ not in lost}
+        return replace(listing, samples=samples, lines={id_: listing.lines[id_] for id_ in samples})
+
+    def found(self, id_: str) -> None:
+        """It has a new line."""
+        if self.ids:
+            self.ids.discard(id_)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from hsops.core.units import counted, size
+from hsops.core.units import clock, counted, size
 from hsops.fetch.fetch import Fetched
 from hsops.fetch.forecast import Forecast
 from hsops.remote.dumps import Listing
@@ -24,7 +24,11 @@ def outcome(fetched: Fetched, listing: Listing | None, *, host: str, to: str, **
         here = [s for s in listing.samples.values() if s.ok and s.file in fetched.files]
         failed = {s.id: s.reason for s in listing.samples.values() if not s.ok}
         data |= {"samples": len(here), "tokens": sum(s.tokens for s in here), "failed": failed}
-    errors = tuple({"type": "Trouble", **asdict(t), "host": host} for t in fetched.troubles)
+    fix = {"missing": f"fetch into the folder that has it; if that is lost: {_remake(to)}"} if listing else {}
+    errors = tuple(
+        {"type": "Trouble", **asdict(t), "host": host, **({"fix": fix[t.code]} if t.code in fix else {})}
+        for t in fetched.troubles
+    )
     return Outcome(data, list(lines(fetched, data)), 3 if errors else 0, errors)
 
 
@@ -66,9 +70,16 @@ def lines(fetched: Fetched, data: dict[str, Any]) -> Iterator[str]:
         yield f"{counted(len(fetched.kept), 'file')} left on {data['host']}:"
         yield from _listed([f"{name}  {why}" for name, why in fetched.kept.items()])
     yield from _listed([f"{t.id}  {t.message}" for t in fetched.troubles])
+    if "samples" in data and any(t.code == "missing" for t in fetched.troubles):
+        yield f"what {data['host']} has not any more is safe in another folder as a rule (--evict, --drain): fetch into"
+        yield f"that one; if it is lost, this makes it again: {_remake(data['to'])}"
     if failed := data.get("failed"):
         yield f"{counted(len(failed), 'sample')} failed on {data['host']}, without a dump; hsops extract tries again:"
         yield from _listed([f"{id_}  {reason}" for id_, reason in failed.items()])
+
+
+def _remake(to: str) -> str:
+    return f"hsops extract PROMPTS --drain {to} --remake"
 
 
 def forecast(found: Forecast, *, host: str, to: str, **where: str) -> Outcome:
@@ -97,7 +108,6 @@ def _forecast_lines(found: Forecast, host: str, to: str) -> Iterator[str]:
 
 
 def _duration(seconds: float | None) -> str:
-    from hsops.render.progress import clock
 
     return clock(seconds or 0.0)
 

@@ -53,9 +53,9 @@ class Site:
         run = start_victim(agent, "{port}", *words, env=env, **kind)
         assert any(b"up\n" in piece for piece in read_log(agent, run.id, follow=True))
 
-    def start(self) -> subprocess.Popen[str]:
+    def start(self, *words: str) -> subprocess.Popen[str]:
         """Extract and fetch."""
-        return self.here.start("extract", str(self.prompts), "--drain", str(self.here.to), "--json")
+        return self.here.start("extract", str(self.prompts), "--drain", str(self.here.to), "--json", *words)
 
     @property
     def go(self) -> Path:
@@ -181,6 +181,52 @@ def test_interrupted_or_killed_it_leaves_no_process_and_the_rerun_continues(
     assert process.returncode == code
     assert (data["already"], data["samples"]) == (len(made), PROMPTS)
     site.assert_all_is_home()
+
+
+def test_dumps_that_are_lost_here_are_made_again_when_asked(site: Site) -> None:
+    """The host's manifest has them, its folder has not: that is told with the line that makes them again."""
+    site.serve()
+    envelope(site.start(), 0)
+    (site.here.to / "p7.safetensors").unlink()
+
+    told = envelope(site.start(), 3)
+    data = envelope(site.start("--remake"), 0)["data"]
+
+    assert [(e["id"], e["code"]) for e in told["errors"]] == [("p7", "missing")]
+    assert f"hsops extract PROMPTS --drain {site.here.to} --remake" in told["errors"][0]["fix"]
+    assert (data["already"], data["samples"], data["fetch"]["evicted"]) == (PROMPTS - 1, PROMPTS, 1)
+    site.assert_all_is_home()
+
+    shutil.rmtree(site.here.to)
+    envelope(site.start(), 3)
+    data = envelope(site.start("--remake"), 0)["data"]
+    again = envelope(site.start("--remake"), 0)["data"]
+
+    assert (data["already"], data["samples"], data["fetch"]["samples"]) == (0, PROMPTS, PROMPTS)
+    assert (data["fetch"]["evicted"], data["fetch"]["troubles"]) == (PROMPTS, [])
+    assert (again["already"], again["fetch"]["fetched"]) == (PROMPTS, 0)
+    site.assert_all_is_home()
+
+
+def test_of_several_servers_too(site: Site) -> None:
+    """Whoever made a dump, each has its share of what is made again; without --drain nobody knows what is lost."""
+    text = site.here.inventory.read_text()
+    more = "servers: { other: { host: here, model: /m, patches: [hs-dump] },"
+    site.here.inventory.write_text(text.replace("servers: {", more))
+    site.serve()
+    envelope(site.start("-s", "tiny"), 0)
+    site.serve(name="other")
+    shutil.rmtree(site.here.to)
+    line = ("extract", str(site.prompts), "-s", "tiny,other", "--remake", "--json")
+
+    (error,) = envelope(site.here.start(*line), 2)["errors"]
+    data = envelope(site.here.start(*line, "--drain", str(site.here.to)), 0)["data"]
+
+    rows = data["fetch"]["servers"]
+    assert error["type"] == "UsageError"
+    assert (data["already"], data["samples"]) == (0, PROMPTS)
+    assert sum(row["evicted"] for row in rows) == sum(row["samples"] for row in rows) == PROMPTS
+    assert site.home() == {f"p{i}" for i in range(PROMPTS)}
 
 
 def test_what_is_left_of_another_data_set_is_none_of_its_business(site: Site) -> None:
