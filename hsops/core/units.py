@@ -15,6 +15,12 @@ def duration(text: str) -> float | None:
     return sum(float(number) * _SECONDS[unit] for number, unit in parts) if whole else None
 
 
+def clock(seconds: float) -> str:
+    """A duration for people: ``0:09``, ``14:50``, ``2:03:10``."""
+    hours, rest = divmod(max(0, round(seconds)), 3600)
+    return f"{hours}:{rest // 60:02}:{rest % 60:02}" if hours else f"{rest // 60}:{rest % 60:02}"
+
+
 def count(number: int) -> str:
     """A count for people: ``9,999``, ``17.3 M``, ``1.2 G``."""
     value = float(number)

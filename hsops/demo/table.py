@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from hsops.core.units import size
+from hsops.core.units import clock, size
 from hsops.demo.story import FAULT, Act, Ending
 from hsops.render.describe import describe
-from hsops.render.progress import clock
 
 
 @describe.register

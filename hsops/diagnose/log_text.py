@@ -20,6 +20,7 @@ _NOISE = re.compile(
 _HARMLESS = re.compile(r"server_args=|Ignore import error|UserWarning|FutureWarning|DeprecationWarning")
 _NEWS = 5
 _LONGEST = 4000
+_LONG = 160  # of a finding
 _QUARTER = 900
 _SKEW_S = 1.0
 
@@ -65,6 +66,11 @@ def read_log(
 def is_noise(row: str) -> bool:
     """A line that only answers a probe, or complains of one."""
     return bool(_NOISE.search(row))
+
+
+def cut(text: str) -> str:
+    """At most one line of a terminal or two."""
+    return text if len(text) <= _LONG else text[: _LONG - 3] + "..."
 
 
 def message(row: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from statistics import median
 
+from hsops.core.units import clock
 from hsops.diagnose import cite
 from hsops.diagnose.evidence import Evidence
 from hsops.diagnose.gpus import GpuApp
@@ -115,7 +116,7 @@ def driver_spins(ev: Evidence) -> Verdict | None:
         "gpu-driver-spin",
         "medium" if all(ev.ranks[r].still for r in inside) else "low",
         f"{', '.join(f'TP{r}' for r in inside)} spin{'s' if len(inside) == 1 else ''} in the kernel's NVIDIA driver, "
-        f"silent for {cite.clock(ev.silent_s)}",
+        f"silent for {clock(ev.silent_s)}",
         cite.everything(ev),
         rank=inside[0] if len(inside) == 1 else None,
         alternatives=("xid-gsp-timeout", "collective-deadlock"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hsops.core.units import clock
 from hsops.diagnose import cite
 from hsops.diagnose.evidence import Evidence
 from hsops.diagnose.processes import Process
@@ -41,7 +42,7 @@ def stuck_in_jit(ev: Evidence) -> Verdict | None:
     return Verdict(
         "jit-loading-stuck",
         "medium",
-        f"{_names(inside)} stand in a JIT build for {cite.clock(ev.silent_s)}, asleep, and no compiler runs",
+        f"{_names(inside)} stand in a JIT build for {clock(ev.silent_s)}, asleep, and no compiler runs",
         cite.everything(ev),
         rank=inside[0] if len(inside) == 1 and ev.tp > 1 else None,
         remedy="remove the JIT caches (~/.cache/flashinfer, ~/.triton), then hsops launch --replace",

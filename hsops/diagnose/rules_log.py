@@ -6,9 +6,10 @@ import re
 from datetime import datetime
 
 from hsops.core.log_errors import LogError
+from hsops.core.units import clock
 from hsops.diagnose import cite
 from hsops.diagnose.evidence import Evidence
-from hsops.diagnose.log_text import message
+from hsops.diagnose.log_text import cut, message
 from hsops.diagnose.signature_table import SIGNATURES
 from hsops.diagnose.signatures import CRASHED, DIED, ECHO, NAN, WARMUP_FAILED, Signature
 from hsops.diagnose.taxonomy import meaning
@@ -48,8 +49,8 @@ def gpu_fault(ev: Evidence) -> Verdict | None:
     return Verdict(
         found.name,
         "medium",
-        cite.cut(f"{meaning(found.name)}: {line}"),
-        (Finding("kernel", cite.cut(line)), *cite.everything(ev)),
+        cut(f"{meaning(found.name)}: {line}"),
+        (Finding("kernel", cut(line)), *cite.everything(ev)),
         remedy=found.remedy,
         next_probe="nvidia-smi on the host; is the line as young as the trouble?",
     )
@@ -81,7 +82,7 @@ def heartbeat(ev: Evidence) -> Verdict | None:
         return Verdict(
             "scheduler-deadlock",
             "medium" if len(gaps) > 1 else "low",
-            f"the schedulers have sent nothing for {cite.clock(gaps[-1])}: the heartbeat does not move any more",
+            f"the schedulers have sent nothing for {clock(gaps[-1])}: the heartbeat does not move any more",
             cite.everything(ev),
             remedy="hsops launch --replace --wait-healthy",
             next_probe="" if ev.live else "hsops diagnose while it hangs: stacks of all ranks",
@@ -145,15 +146,15 @@ def _verdict(ev: Evidence, row: Signature, hit: re.Match[str]) -> Verdict:
     line = _line(ev.log.text, hit.start())
     error = exception(ev)
     said = error.said if error and row.name in (DIED.name, WARMUP_FAILED.name) else message(line)
-    found = [Finding("log", cite.cut(message(line)))]
+    found = [Finding("log", cut(message(line)))]
     if error and error.last:
-        found.append(Finding("exception", cite.cut(error.last)))
+        found.append(Finding("exception", cut(error.last)))
     if error and error.frame:
-        found.append(Finding("frame", cite.cut(error.frame)))
+        found.append(Finding("frame", cut(error.frame)))
     return Verdict(
         row.name,
         row.confidence,
-        cite.cut(f"{meaning(row.name)}: {said}"),
+        cut(f"{meaning(row.name)}: {said}"),
         (*found, *cite.everything(ev)),
         rank=_suspect(ev) if error else _named(line) if row.name == "scheduler-killed-oom" else _rank(line, ev),
         remedy=row.remedy + _patched(ev, error),
@@ -208,7 +209,7 @@ def _echo(error: LogError) -> bool:
 
 def _said(ev: Evidence) -> tuple[Finding, ...]:
     cause = ev.log.summary.cause if ev.log else None
-    return (Finding("log", cite.cut(f"{cause.rank or 'main'}: {cause.said}")),) if cause else ()
+    return (Finding("log", cut(f"{cause.rank or 'main'}: {cause.said}")),) if cause else ()
 
 
 def _silent_rank_text(ev: Evidence) -> str:

@@ -5,6 +5,7 @@ Bytes read, page faults, compilers, stacks that change, lines that come: what mo
 
 from __future__ import annotations
 
+from hsops.core.units import clock
 from hsops.diagnose import cite
 from hsops.diagnose.evidence import Evidence
 from hsops.diagnose.stages import SLOW_LOAD_S, load_patience, patience, shards_s, starting_up, weights_in
@@ -57,7 +58,7 @@ def graph_capture(ev: Evidence) -> Verdict | None:
     return Verdict(
         "graph-capture-hang",
         "medium",
-        f"no line for {cite.clock(ev.silent_s)} within graph capture, and the stacks do not move",
+        f"no line for {clock(ev.silent_s)} within graph capture, and the stacks do not move",
         cite.everything(ev),
         remedy="hsops launch --replace with args.disable-cuda-graph: true tells whether it is the capture",
     )
@@ -85,7 +86,7 @@ def loading(ev: Evidence) -> Verdict | None:
         return Verdict(
             "weights-loading-slow",
             "high",
-            f"{_loading_words(ev)}, after {cite.clock(shards_s(ev))}",
+            f"{_loading_words(ev)}, after {clock(shards_s(ev))}",
             cite.everything(ev),
             remedy="wait; next time from a local disk, or with args.weight-loader-prefetch-checkpoints: true",
             alternatives=("weights-loading-slow-mmap-netfs",),
@@ -110,7 +111,7 @@ def _pause(ev: Evidence) -> Verdict | None:
     return Verdict(
         "loading",
         "low",
-        f"{_loading_words(ev)}; nothing has moved for {cite.clock(ev.silent_s)}, which is long",
+        f"{_loading_words(ev)}; nothing has moved for {clock(ev.silent_s)}, which is long",
         cite.everything(ev),
         remedy="wait",
         next_probe=f"hsops diagnose in {max(1.0, left):.0f} s: does it read by then?",
@@ -154,7 +155,7 @@ def starting(ev: Evidence) -> Verdict | None:
     return Verdict(
         "starting",
         "high" if young and ev.log else "medium",
-        f"it starts: in the stage '{stage}', last line {cite.clock(ev.silent_s)} ago",
+        f"it starts: in the stage '{stage}', last line {clock(ev.silent_s)} ago",
         cite.everything(ev),
         remedy="wait",
         next_probe="" if young else "hsops diagnose again in half a minute",

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 
+from hsops.core.units import clock
 from hsops.diagnose import cite
 from hsops.diagnose.evidence import Evidence
-from hsops.diagnose.log_text import message
+from hsops.diagnose.log_text import cut, message
 from hsops.diagnose.stages import SLOW_LOAD_S, shards_s
 from hsops.diagnose.verdict import Finding, Verdict
 
@@ -100,7 +101,7 @@ def weights(ev: Evidence) -> Verdict | None:
         return Verdict(
             "weights-loading-slow",
             "medium",
-            f"weights come in slowly: {cite.clock(shards_s(ev))} so far by the bar",
+            f"weights come in slowly: {clock(shards_s(ev))} so far by the bar",
             cite.everything(ev),
             remedy="a local disk, or args.weight-loader-disable-mmap: true on a network file system",
             next_probe=_LIVE,
@@ -122,7 +123,7 @@ def proven_silence(ev: Evidence) -> Verdict | None:
     return Verdict(
         "warmup-forward-stuck",
         "low",
-        f"the port was open and the warm-up did not end within {cite.clock(ev.log.waited_s)}",
+        f"the port was open and the warm-up did not end within {clock(ev.log.waited_s)}",
         cite.everything(ev),
         next_probe=_LIVE,
         alternatives=("warmup-deadlock-busy-wait",),
@@ -132,9 +133,9 @@ def proven_silence(ev: Evidence) -> Verdict | None:
 def abstain(ev: Evidence) -> Verdict:
     """No rule fits: say what is known and what to look at next."""
     cause = ev.log.summary.cause if ev.log else None
-    said = (Finding("log", cite.cut(cause.said)),) if cause else ()
+    said = (Finding("log", cut(cause.said)),) if cause else ()
     if ev.live and not ev.alive:
-        words = f"it ended: {cite.cut(cause.said)}" if cause else "it ended, and no rule knows why"
+        words = f"it ended: {cut(cause.said)}" if cause else "it ended, and no rule knows why"
         return Verdict("unknown", "low", words, (*said, *cite.everything(ev)), next_probe="hsops logs, from the end")
     if not ev.live and ev.log and not (ev.log.news or ev.log.answers):
         return Verdict(

@@ -6,6 +6,7 @@ import re
 
 from hsops.diagnose import cite
 from hsops.diagnose.evidence import Evidence
+from hsops.diagnose.log_text import cut
 from hsops.diagnose.stages import patience
 from hsops.diagnose.verdict import Finding, Verdict
 
@@ -62,7 +63,7 @@ def wrong_endpoint(ev: Evidence) -> Verdict | None:
         "readiness-wrong-endpoint",
         "medium",
         "it still warms up, and requests come already: whoever sends them took /v1/models for readiness",
-        (Finding("log", cite.cut(early.group(0))), *cite.everything(ev)),
+        (Finding("log", cut(early.group(0))), *cite.everything(ev)),
         remedy="poll /health: 503 until the warm-up is over, then 200",
         alternatives=("starting",),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from hsops.core.units import clock
 from hsops.diagnose import cite
 from hsops.diagnose.evidence import Evidence
 from hsops.diagnose.stacks import apart as parted
@@ -160,7 +161,7 @@ def _long_batch(ev: Evidence) -> Verdict | None:
     return Verdict(
         "health-false-negative-under-load",
         "low",
-        f"/health does not answer while a batch is computed, {cite.clock(ev.silent_s)} after the last sign of work: "
+        f"/health does not answer while a batch is computed, {clock(ev.silent_s)} after the last sign of work: "
         "a long prompt, or a kernel that is compiled, takes so long",
         cite.everything(ev),
         remedy="wait",
@@ -260,7 +261,7 @@ def _first_request(ev: Evidence) -> Verdict | None:
     return Verdict(
         "first-request-hang",
         "low",
-        f"no batch since it was ready, silent for {cite.clock(ev.silent_s)}; every rank takes {min(cores):.0f} % CPU "
+        f"no batch since it was ready, silent for {clock(ev.silent_s)}; every rank takes {min(cores):.0f} % CPU "
         "or more, where an idle one takes 100 %",
         cite.everything(ev),
         next_probe="py-spy on the host, then hsops diagnose again: do they compile, or stand still?",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from hsops.core.units import clock
 from hsops.diagnose import cite
 from hsops.diagnose.evidence import Evidence
 from hsops.diagnose.rules_serving import collective_mismatch
@@ -120,7 +121,7 @@ def load_hang(ev: Evidence) -> Verdict | None:
     return Verdict(
         "rank-straggler-load" if some else "hang-in-weight-loading",
         "medium",
-        f"no line for {cite.clock(ev.silent_s)}, and no byte or page fault while this looked: {_names(behind)} "
+        f"no line for {clock(ev.silent_s)}, and no byte or page fault while this looked: {_names(behind)} "
         f"load{'s' if len(behind) == 1 else ''} weights{_spinning(ev)}",
         cite.everything(ev),
         rank=behind[0] if len(behind) == 1 else None,

@@ -10,6 +10,7 @@ from hsops.core.errors import HsopsError
 from hsops.core.events import Emit
 from hsops.core.inventory import Channel
 from hsops.core.meter import Meter
+from hsops.core.units import counted
 from hsops.fetch.commit import Committer
 from hsops.fetch.folder import Folder
 from hsops.fetch.line import Ways
@@ -165,7 +166,8 @@ class _Pull:
         """
         error = self._error or (self._pool.last_loss if not self.pieces.over else None)
         if error is not None:
-            here = f"{self._committer.whole} of {self.pieces.files} files came whole and are kept; a rerun continues"
+            whole = f"{self._committer.whole} of {counted(self.pieces.files, 'file')}"
+            here = f"{whole} came whole and are kept; a rerun continues"
             error.why = f"{error.why}; {here}" if error.why else here
             raise error
         troubles = tuple(trouble for file, trouble in self._troubles.values() if self.pieces.is_latest(file))
@@ -223,5 +225,5 @@ class _Pull:
             emit(self._pool.notes.get())
         flowing = self._pool.flowing
         meter.total = self.pieces.total if self.pieces.closed else 0  # nobody knows what will be written yet
-        detail = f"{self._committer.whole} of {self.pieces.files} files"
-        emit(meter.at(self._moved, f"{detail} · {flowing} streams" if flowing else detail))
+        detail = f"{self._committer.whole} of {counted(self.pieces.files, 'file')}"
+        emit(meter.at(self._moved, f"{detail} · {counted(flowing, 'stream')}" if flowing else detail))

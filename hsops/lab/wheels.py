@@ -11,9 +11,10 @@ from hsops.core.versions import within
 from hsops.lab import cache
 from hsops.lab.layout import python_tag
 from hsops.lab.pip import Pip
+from hsops.payload.hsops_hs_dump.strategy import FIRST as OLDEST
+from hsops.payload.hsops_hs_dump.strategy import LAST as NEWEST
 
 DEFAULT = "0.5.9"
-OLDEST, NEWEST = "0.5.4", "0.5.23"  # tried at TP 1 and TP 2
 DOWNLOAD_DEADLINE_S = 900.0
 _VERSION = re.compile(r"^\d+(\.\d+){1,3}((a|b|rc|\.post|\.dev)\d+)?$")
 

@@ -22,9 +22,10 @@ from hsops.launch.events import RunFollowed, Waiting
 from hsops.launch.explain import doing
 from hsops.launch.follow import follow
 from hsops.launch.health import Ladder, Probe, Prober
+from hsops.launch.judgement import Answering, CaptureRefused, Died, Judgement, KeyWanted, Silent
 from hsops.launch.matrix import matrix
 from hsops.launch.queue import wait_for_place
-from hsops.launch.watch import Answering, CaptureRefused, Died, Judgement, KeyWanted, Silent, Watch
+from hsops.launch.watch import Watch
 from hsops.remote.agent import Agent
 from hsops.remote.reattach import Retry, reattaching
 from hsops.remote.runs import find_run, settled

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from hsops.core.baseline import Baseline, compare
 from hsops.core.events import Event, Note
 from hsops.core.log_capture import Refusal
-from hsops.core.log_summary import LogSummary
 from hsops.core.milestone_table import BY_ID, STAGES, stage_end
-from hsops.core.runs import Exit, Hello, Run, parse_hellos, parse_run
+from hsops.core.runs import Hello, Run, parse_hellos, parse_run
 from hsops.launch import stall
 from hsops.launch.events import CaptureSaid, HealthChanged, MilestoneReached, StageDone
 from hsops.launch.health import STABLE, Ladder, Probe
+from hsops.launch.judgement import Answering, CaptureRefused, Died, Judgement, KeyWanted, Silent
 from hsops.launch.nodes import Nodes
 from hsops.launch.vitals import Rates, Vitals, parse_vitals
 from hsops.remote.log import LogCut, Place
@@ -30,47 +30,6 @@ REFUSAL_GRACE_S = 2.0  # after a rank's refusal: the others mostly refuse too, a
 HELLO_GRACE_S = 10.0  # of a healthy server: its hello files are looked for each second, later on a busy machine
 DEATH_GRACE_S = 0.8  # after a death: what the others have to say comes in the next moments
 DECISION_S = 30.0  # with a restart policy: its supervisor gives the rest 15 s to notice, ends it, and decides
-
-
-@dataclass(frozen=True, slots=True)
-class Died:
-    """A process of the server ended: ``server``, ``TP1``, ``detokenizer`` ..., and how."""
-
-    who: str
-    exit: Exit | None
-    summary: LogSummary
-
-
-@dataclass(frozen=True, slots=True)
-class CaptureRefused:
-    """A rank does not capture, or said nothing although the server is healthy. ``fix``: what to do about it."""
-
-    reason: str
-    fix: str
-
-
-@dataclass(frozen=True, slots=True)
-class Silent:
-    """Nothing has moved for ``silent_s``; ``limit_s`` was allowed."""
-
-    silent_s: float
-    limit_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Answering:
-    """The server answers, stably, and every rank that has to captures."""
-
-
-@dataclass(frozen=True, slots=True)
-class KeyWanted:
-    """The server is up and refuses whoever has no API key, or not this one: ``status`` is what ``path`` said."""
-
-    path: str
-    status: int
-
-
-Judgement = Died | CaptureRefused | Silent | Answering | KeyWanted
 
 
 class Watch:

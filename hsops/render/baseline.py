@@ -12,7 +12,7 @@ from hsops.core.divergence import MISSING, NEW, Divergence
 from hsops.core.log_summary import LogSummary
 from hsops.core.milestone_table import MILESTONES
 from hsops.core.runs import Run
-from hsops.render.progress import clock
+from hsops.core.units import clock
 
 
 def list_data(baseline: Baseline) -> list[dict[str, Any]]:

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from hsops.core.errors import HsopsError
-from hsops.core.units import counted, size
+from hsops.core.units import clock, counted, size
 from hsops.extract.job import Extracted, ServerRow
 from hsops.extract.pool import Failure
 from hsops.render.console import Outcome, error_lines
-from hsops.render.progress import clock
 
 SHOWN = 10
 INTERRUPTED = 130

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 
+from hsops.core.units import clock
 from hsops.launch import events
 from hsops.launch.paste import pasted, submitted
 from hsops.launch.plan import Plan
 from hsops.launch.queue import Queued
 from hsops.launch.wait import Healthy, Stalled
 from hsops.render.describe import describe
-from hsops.render.progress import clock
 
 
 @describe.register

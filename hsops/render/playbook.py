@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from hsops.core.units import count, counted, size
+from hsops.core.units import clock, count, counted, size
 from hsops.export.formats import SpecForge, Speculators
 from hsops.playbook.load import Plan
 from hsops.playbook.runner import Done, Report, StepStarted
 from hsops.render.describe import describe
-from hsops.render.progress import clock
 from hsops.verify.norms import AFTER, BEFORE
 
 

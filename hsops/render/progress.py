@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from hsops.core.events import Progress
-from hsops.core.units import size
+from hsops.core.units import clock, size
 
 EVERY_S = 10.0  # in a pipe: often enough to see that it lives, seldom enough to read the log afterwards
 
@@ -14,13 +14,6 @@ EVERY_S = 10.0  # in a pipe: often enough to see that it lives, seldom enough to
 def line(event: Progress) -> str:
     """``extract  6,212 / 10,000 samples · 4,310 samples/s · 14:50 to go · 0 failed``."""
     return f"{event.task}  " + " · ".join(_parts(event))
-
-
-def clock(seconds: float) -> str:
-    """``0:09``, ``14:50``, ``2:03:10``."""
-    total = max(0, round(seconds))
-    hours, rest = divmod(total, 3600)
-    return f"{hours}:{rest // 60:02}:{rest % 60:02}" if hours else f"{rest // 60}:{rest % 60:02}"
 
 
 class Pace:

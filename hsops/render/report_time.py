@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 
 from hsops.core.milestone_table import BY_ID, MILESTONES, STAGES
-from hsops.diagnose.cite import clock
+from hsops.core.units import clock
 from hsops.diagnose.evidence import Evidence
 
 _WIDTH, _LEFT, _ROW, _BAR = 1000, 90, 24, 14

@@ -10,11 +10,10 @@ from hsops.core.errors import HsopsError
 from hsops.core.nodes import UNKNOWN, absent, whole
 from hsops.core.orphans import GPU_MEMORY, NO_LAUNCHER, NO_SUPERVISOR, Orphan
 from hsops.core.runs import Run
-from hsops.core.units import counted
+from hsops.core.units import clock, counted
 from hsops.launch.standing import Standing
 from hsops.remote.orphans import Orphans
 from hsops.render.console import error_lines
-from hsops.render.progress import clock
 
 _WHY = {
     NO_LAUNCHER: "SGLang without its launcher",

@@ -18,7 +18,8 @@ from hsops.agent import gpus, jit_cache, procs
 from hsops.agent.vitals import Vitals
 from hsops.core.baseline import Baseline
 from hsops.core.runs import parse_run
-from hsops.launch.watch import Silent, Watch
+from hsops.launch.judgement import Silent
+from hsops.launch.watch import Watch
 
 READS = """
 import os, sys

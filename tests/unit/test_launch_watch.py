@@ -16,10 +16,11 @@ from hsops.launch import stall
 from hsops.launch.events import CaptureSaid, MilestoneReached, StageDone, Waiting
 from hsops.launch.explain import doing
 from hsops.launch.health import ANSWERS, REFUSED, STABLE, STARTING, UP, Probe
+from hsops.launch.judgement import Answering, CaptureRefused, Died, Silent
 from hsops.launch.matrix import matrix
 from hsops.launch.standing import Standing
 from hsops.launch.wait import _died
-from hsops.launch.watch import HELLO_GRACE_S, Answering, CaptureRefused, Died, Silent, Watch
+from hsops.launch.watch import HELLO_GRACE_S, Watch
 from hsops.remote.orphans import Orphans
 from hsops.render import status as render_status
 

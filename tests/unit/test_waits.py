@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from hsops.diagnose import cite, stack_tree, stacks, waits
+from hsops.diagnose import cite, cite_processes, stack_tree, stacks, waits
 from hsops.diagnose.evidence import Blind, Evidence
 from hsops.diagnose.processes import Activity, Process, Trace
 from hsops.diagnose.stacks import Frame, Stack
@@ -146,7 +146,7 @@ def test_other_threads_at_work_are_told() -> None:
     """Not those that hardly use a core."""
     activity = replace(QUIET, call="futex", others=(("nccl-progress", 98.0, "R"), ("py-writer", 3.0, "S")))
 
-    told = [finding.text for finding in cite.threads(Evidence(True, processes=(process(activity),)))]
+    told = [finding.text for finding in cite_processes.threads(Evidence(True, processes=(process(activity),)))]
 
     assert told == ["TP0: waiting on a lock", "TP0, other threads: nccl-progress 98 %"]
 
