@@ -27,7 +27,7 @@ _STORE = re.compile(r"^AccountingStorageType\s*=\s*(\S+)", re.MULTILINE).search
 _WAITS = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT")
 _ENDED = re.compile("COMPLETED|CANCELLED|FAILED|TIMEOUT|NODE_FAIL|PREEMPTED|OUT_OF_MEMORY|DEADLINE|BOOT_FAIL").match
 _FIELD = re.compile(r"(?:^|\s)(\w+)=(\S*)")
-SILENT = re.compile(r"Unable to contact|Connection refused|timed out|Zero Bytes").search
+SILENT = re.compile(r"(?i)unable to contact|connection refused|timed out|zero bytes").search
 _looked: "dict[str, tuple[float, float, dict[str, Any]]]" = {}  # by run: when to ask next, the pause then, the job
 _silent: "dict[str, tuple[float, str]]" = {}  # by folder of commands: until when, and what was said
 
