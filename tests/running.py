@@ -57,3 +57,9 @@ def start(agent: Agent, *words: str, victim: str = "tree.py", **changed: Any) ->
 def marked(run: str) -> list[int]:
     """Processes of a run, whoever their parent is."""
     return [pid for pid, proc in procs.census().items() if not proc.zombie and run in procs.marks(pid)]
+
+
+def is_there(pid: int) -> bool:
+    """A zombie has ended."""
+    proc = procs.look(pid)
+    return proc is not None and not proc.zombie

@@ -127,5 +127,5 @@ def _lacks(sample: Sample, needs: Needs) -> BadDataError:
         f"{needs.name} learns from the final state {where}; {sample.file} has {held[sample.final]}",
         why="the other state trains without an error, and the drafter is bad",
         fix="patches.<name>.final: both in inventory.yaml; hsops deploy, hsops launch --replace --wait-healthy, then "
-        "hsops extract into an emptied dump folder",
+        "hsops extract, which names the old dumps that are in its way",
     )

@@ -93,7 +93,7 @@ def plan_of(job: Job, listings: dict[str, Listing]) -> Plan:
     where = partial(_folders, job, listings)
     todo = plan(known, samples, job.places[0].capture, file=str(job.file), where=where)
     if todo.faults:
-        fix = "give these prompts other ids, or remove the old dumps there together with their manifest lines"
+        fix = "give these prompts other ids; or, if the old dumps are not wanted, rm manifest.jsonl *.safetensors there"
         raise ConfigError(shorten(list(todo.faults)), fix=fix)
     return todo
 

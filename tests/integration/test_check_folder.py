@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from pathlib import Path
 
@@ -19,16 +18,9 @@ from hsops.fetch.pace import Streams
 from hsops.fetch.pull import Wish
 from hsops.remote.agent import Agent
 from hsops.remote.dumps import list_samples
-from hsops.remote.local import LocalHost
 from hsops.verify.live.folder import CheckFolder
 from hsops.verify.verify import verify
 from tests.dump_maker import make
-
-
-@pytest.fixture
-def agent(tmp_path: Path) -> Agent:
-    """The agent of this machine."""
-    return Agent(LocalHost("here"), python=sys.executable, state_dir=str(tmp_path / "state"))
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,16 +13,9 @@ from hsops.core.dumps import MANIFEST
 from hsops.core.errors import AgentError
 from hsops.remote.agent import Agent
 from hsops.remote.dumps import News, follow, list_samples
-from hsops.remote.local import LocalHost
 from tests.dump_maker import fail, make
 
 TORN = '{"id": "torn", "status": "o'
-
-
-@pytest.fixture
-def agent(tmp_path: Path) -> Agent:
-    """The agent of this machine."""
-    return Agent(LocalHost("here"), python=sys.executable, state_dir=str(tmp_path / "state"))
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from hsops.remote.lock import Lock
 from hsops.remote.orphans import orphans, stop_orphan
 from tests.gpu_tool import GpuTool
 from tests.hosts import run_dir
-from tests.running import VICTIMS, start, wait_for
+from tests.running import VICTIMS, is_there, start, wait_for
 
 PATIENCE_S = 60.0
 
@@ -61,11 +61,6 @@ def rank_of(launcher: int) -> procs.Proc:
 def told(agent: Agent, pid: int) -> Orphan | None:
     """What the agent says of it among all."""
     return next((one for one in orphans(agent).found if one.pid == pid), None)
-
-
-def is_there(pid: int) -> bool:
-    proc = procs.look(pid)
-    return proc is not None and not proc.zombie
 
 
 def abandoned(stray: Callable[..., int], number: int) -> procs.Proc:

@@ -17,13 +17,13 @@ from typing import Any
 
 import pytest
 
-from hsops.agent import leases, procs
+from hsops.agent import leases
 from hsops.core.errors import AgentError
 from hsops.core.runs import Run, parse_run
 from hsops.remote import runs
 from hsops.remote.agent import Agent
 from hsops.remote.log import read_log
-from tests.running import VICTIMS, marked, start
+from tests.running import VICTIMS, is_there, marked, start
 
 
 def until(agent: Agent, run: Run, wanted: Callable[[Run], bool]) -> Run:
@@ -60,11 +60,6 @@ def test_what_fails_beside_a_start_is_a_warning(agent: Agent, tmp_path: Path) ->
     assert "the audit log lacks this launch: " in done["warning"] and "audit.jsonl" in done["warning"]
     assert run.alive and run.id == done["run"]["id"]
     assert json.loads((Path(run.directory) / "spec.json").read_text())["where"] == leases.where()
-
-
-def is_there(pid: int) -> bool:
-    proc = procs.look(pid)
-    return proc is not None and not proc.zombie
 
 
 def test_what_ranks_said_of_their_capture_outlives_the_dump_folder(agent: Agent, tmp_path: Path) -> None:
