@@ -27,7 +27,7 @@ _STORE = re.compile(r"^AccountingStorageType\s*=\s*(\S+)", re.MULTILINE).search
 _WAITS = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT")
 _ENDED = re.compile("COMPLETED|CANCELLED|FAILED|TIMEOUT|NODE_FAIL|PREEMPTED|OUT_OF_MEMORY|DEADLINE|BOOT_FAIL").match
 _FIELD = re.compile(r"(?:^|\s)(\w+)=(\S*)")
-SILENT = re.compile(r"(?i)unable to contact|connection refused|timed out|zero bytes").search
+_SILENT = re.compile(r"Unable to contact|Connection refused|timed out").search
 _looked: "dict[str, tuple[float, float, dict[str, Any]]]" = {}  # by run: when to ask next, the pause then, the job
 _silent: "dict[str, tuple[float, str]]" = {}  # by folder of commands: until when, and what was said
 
@@ -53,7 +53,7 @@ def told(folder: str, *argv: str, seconds: float = COMMAND_S) -> str:
         raise Refusal("slurm-silent", f"{argv[0]} gave no answer in {seconds:g} s") from None
     said = re.sub(r"(?m)^\w+: (error: )?", "", done.stderr.decode(errors="replace")).strip()
     if done.returncode:
-        code = "slurm-silent" if SILENT(said) else "slurm-refused"
+        code = "slurm-silent" if _SILENT(said) else "slurm-refused"
         raise Refusal(code, f"{argv[0]}: {' '.join(said.split())[:400] or f'exit {done.returncode}'}")
     return done.stdout.decode(errors="replace")
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from hsops.agent.slurm import SILENT
 from hsops.core.deadline import FOLLOW, Deadline
 from hsops.core.errors import AgentError, DeadlineError, HsopsError, RemoteError, UnreachableError
 from hsops.core.slurm import Job
 from hsops.remote.agent import Agent
 from hsops.remote.host import Completed
 from hsops.remote.started import BEGINS
+
+_SILENT = re.compile(r"Unable to contact|Connection refused|timed out|Zero Bytes", re.IGNORECASE).search
 
 
 class JobAgent(Agent):
@@ -66,7 +68,7 @@ class JobAgent(Agent):
             raise self._lost(error.message.rpartition("srun: error: ")[2]) from error
 
     def _lost(self, said: str) -> UnreachableError:
-        if SILENT(said):
+        if _SILENT(said):
             return UnreachableError(
                 f"Slurm's controller does not answer: {said}",
                 host=self.host.name,
