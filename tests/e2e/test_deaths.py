@@ -29,7 +29,7 @@ SAID = {
 }
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(1200),
     pytest.mark.skipif(not SGLANG, reason="minutes; make deaths"),
 ]
 

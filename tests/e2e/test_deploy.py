@@ -22,7 +22,7 @@ REGISTRY = "sglang/srt/models/registry.py"
 OLD_MODULE = "sglang/srt/models/deepseek_v2.py"
 PACKAGE = "hsops_hs_dump"
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(5 * MINUTES)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(20 * MINUTES)]
 
 
 @pytest.fixture(scope="module")

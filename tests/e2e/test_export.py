@@ -22,7 +22,7 @@ for mapped in (False, True):
 """  # noqa: E501
 
 
-@pytest.mark.timeout(600)  # the lab's packages, when this is the first test that needs them
+@pytest.mark.timeout(1200)  # the lab's packages, when this is the first test that needs them
 def test_torch_reads_back_every_dtype_equal(tmp_path: Path) -> None:
     """Keys in their order, dtypes, shapes, bytes; every storage aligned as torch's own."""
     python = packages.ensure(ignore) / "bin" / "python"

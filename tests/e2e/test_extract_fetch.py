@@ -25,7 +25,7 @@ from hsops.core.prompt_files import read_prompts
 from hsops.lab import Lab
 from tests.fetching import ROOT
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from tests.fidelity import naive, prompts
 from tests.fidelity.round import BOUNDARIES, OFF_BY_ONE, faults, play, play_naive, tree
 from tests.fidelity.truth import LIMIT, Truth, of_the_tiny_model
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(10 * MINUTES)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(20 * MINUTES)]
 
 IMITATED = "in-place-norms,deferred-allreduce"  # what only a GPU does; a right capture does not notice
 # prepare-attn; layers-to-capture beside a residual; layers-to-capture where the loop has none any more

@@ -16,7 +16,7 @@ from hsops.agent import procs
 from hsops.lab import Lab
 from tests.e2e.cli import Cli
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 
 
 @pytest.fixture

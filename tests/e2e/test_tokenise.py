@@ -17,7 +17,7 @@ from hsops.remote.agent import Agent
 from hsops.remote.local import LocalHost
 from hsops.remote.tokenizer import Tokenizer, tokenise
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 
 MAKE = Path(__file__).parents[1] / "tokenizer_maker.py"
 

@@ -16,7 +16,7 @@ import pytest
 from tests.e2e.practice import MINUTES, Practice, practice
 from tests.fidelity import naive
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(10 * MINUTES)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(20 * MINUTES)]
 
 ROOM = {"max-total-tokens": 8192, "max-running-requests": 16, "chunked-prefill-size": 3072}
 KEYS = {"api-key": "k3y-of-all", "admin-api-key": "k3y-of-admins"}
