@@ -20,7 +20,9 @@ class Gate:
 
     def __init__(self, requests: int, tokens: int | None) -> None:
         self._requests, self._tokens = requests, tokens
-        self._running, self._inside, self._changed = 0, 0, threading.Condition()
+        self._running, self._inside = 0, 0
+        lock = threading.Lock()  # one place is for one who waits: waking all of them costs more than a request
+        self._place, self._room = threading.Condition(lock), threading.Condition(lock)
 
     @property
     def inside(self) -> int:
@@ -29,28 +31,29 @@ class Gate:
 
     def ticket(self, over: Callable[[], bool]) -> Ticket | None:
         """Wait until one request more may be under way; None when it is over."""
-        with self._changed:
+        with self._place:
             while self._running >= self._requests:
                 if over():
                     return None
-                self._changed.wait(_LOOK_S)
+                self._place.wait(_LOOK_S)
             self._running += 1
             return Ticket(self)
 
     def _enter(self, tokens: int, over: Callable[[], bool]) -> bool:
-        with self._changed:
+        with self._room:
             while self._tokens is not None and self._inside and self._inside + tokens > self._tokens:
                 if over():
                     return False
-                self._changed.wait(_LOOK_S)
+                self._room.wait(_LOOK_S)
             self._inside += tokens
             return True
 
     def _leave(self, tokens: int) -> None:
-        with self._changed:
+        with self._place:
             self._inside -= tokens
             self._running -= 1
-            self._changed.notify_all()
+            self._place.notify()
+            self._room.notify_all()
 
 
 class Ticket:

@@ -127,7 +127,8 @@ class Ledger:
             self._reserved.pop(id_, None)
             self._free -= written
             self._moved()
-            self._changed.notify_all()
+            if self._waiting:  # for room; who waits for a line has nothing to look for
+                self._changed.notify_all()
 
     def _fits(self, tokens: int) -> bool:
         if self._size is None:

@@ -21,7 +21,7 @@ from hsops.remote.dumps import Listing, Lost, list_samples
 from hsops.remote.runs import alive_run, find_run, need_capture, settled
 from hsops.remote.server import Server
 
-AHEAD = 2  # times the requests that a server runs at once: so many wait in its queue that it never wants for one
+AHEAD = 2  # times what a server takes at once, requests and tokens: its next batch waits in its queue, whole
 DYING_S = 2.0  # from a closed port to the supervisor's word that the process is gone
 FRESH_S = 20.0  # an examination that found the server well is not repeated for each request that broke with it
 DIAGNOSE = (
@@ -122,7 +122,8 @@ class Standing:
     def ask_limits(self, server: Server) -> Limits:
         """What the server takes; and how much at once, in ``tokens`` and ``requests``."""
         info, path = server.info(), value_of(self.run.argv, "--model-path") if self.run else ""
-        self.tokens, running = capacity(info)
+        holds, running = capacity(info)
+        self.tokens = AHEAD * holds if holds else None
         self.requests = min(self.concurrency, AHEAD * running) if running else self.concurrency
         self.limits = limits_of(self.place.server, info, self.agent.call("model-read", deadline=QUICK, path=path))
         return self.limits
