@@ -147,6 +147,7 @@ def _settle(job: Job, lane: Lane, prompts: tuple[Prompt, ...], emit: Emit) -> tu
     own = partial(tokenise, lane.standing.agent, emit=emit, env=lane.standing.place.env)
     with lane.standing.connected() as server:
         found = settle(server, prompts, lane.standing.ask_limits(server), file=str(job.file), own=own)
+        lane.standing.found_well()
     lane.checked = True
     return found
 

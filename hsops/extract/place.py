@@ -90,6 +90,7 @@ class Standing:
         self._driven: Run | None = None  # the last one that was healthy
         self._tried = ""
         self._well_at = float("-inf")
+        self._just_well: tuple[str, int, float] | None = None  # run, attempt, when
 
     def look(self) -> Listing:
         """The manifest of the run that is there, or of the last one."""
@@ -114,10 +115,21 @@ class Standing:
             self.agent.at(run).tunnel(run.port) as port,
             Server(port, host=self.host, concurrency=self.concurrency, keys=run.keys) as server,
         ):
-            server.check_health()
+            if not self._is_just_well(run):
+                server.check_health()
             self._driven, self._tried = run, run.id
             _must_capture(run, self.host)
             yield server
+
+    def found_well(self) -> None:
+        """Whoever connects next, to this very run and soon, does not ask again: a probe takes SGLang a second."""
+        if self.run:
+            self._just_well = self.run.id, self.run.attempt, time.monotonic()
+
+    def _is_just_well(self, run: Run) -> bool:
+        """Counts once: after a loss it is asked."""
+        known, self._just_well = self._just_well, None
+        return known is not None and known[:2] == (run.id, run.attempt) and time.monotonic() - known[2] < FRESH_S
 
     def ask_limits(self, server: Server) -> Limits:
         """What the server takes; and how much at once, in ``tokens`` and ``requests``."""

@@ -9,7 +9,8 @@ breaks, and its dump is made once it is asked for again. ``poison=ID`` ends it e
 ``/server_info`` says that it holds.
 ``pause=MS`` before each answer; ``holds=FILE``: until there is such a file, but for the first ``free=N``. When it dies
 it leaves ``died``; ``lingers=MS``: its port is closed that long before, and nobody is answered. The most tokens that
-were ever asked for at once are in ``most``.
+were ever asked for at once are in ``most``, and ``probes`` has a point for each
+/health.
 """
 
 import http.server
@@ -61,6 +62,8 @@ class Answer(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         if self.path == "/health":
+            with LOCK, (FOLDER / "probes").open("a") as probes:
+                probes.write(".")
             self._answer(503 if State.hung else 200, {})
         else:
             self._answer(200, {"max_req_input_len": 400, "max_total_num_tokens": wish("tokens") or 4000})
