@@ -170,6 +170,20 @@ def test_a_dead_server_is_started_again_and_no_dump_is_made_twice(site: Site) ->
     assert site.launched == [("a", False), ("a", False)]
 
 
+def test_health_is_asked_for_once_before_prompts_are_sent(site: Site) -> None:
+    """A probe takes SGLang a second; after a loss it is asked again, whatever was found before."""
+    site.start("a")
+    extract(site.job("a"), ignore)
+    assert (site.dumps("a") / "probes").read_text() == "."
+
+    site.start("b", "die=20")
+    site.again["b"] = ()
+    done = extract(site.job("b", relaunch=1), ignore)
+
+    site.assert_each_once(done, "b")
+    assert (site.dumps("b") / "probes").read_text() == ".."
+
+
 def test_a_server_that_does_not_come_back_is_tried_as_often_as_said(site: Site) -> None:
     """Then it ends, with what it died of last."""
     site.start("a", "die=5")
