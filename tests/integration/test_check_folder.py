@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from pathlib import Path
 
@@ -55,6 +56,22 @@ def test_nothing_of_a_verify_stays(agent: Agent, dumps: Path) -> None:
 
     folder_of(agent, dumps).clear(busy=True)
     folder_of(agent, dumps).clear(busy=False)  # a second time there is nothing to remove
+
+    assert sorted(path.name for path in dumps.iterdir()) == ["a.safetensors", MANIFEST]
+
+
+def test_what_a_busy_server_still_writes_goes_too(agent: Agent, dumps: Path) -> None:
+    """An aborted request ends its pass first: dumps may come for seconds."""
+
+    def late() -> None:
+        for name in ("t0.batch-1", "t0.batch-2"):
+            time.sleep(1.6)
+            make(dumps / "check/rank1", name, [1])
+
+    server = threading.Thread(target=late)
+    server.start()
+    folder_of(agent, dumps).clear(busy=True)
+    server.join()
 
     assert sorted(path.name for path in dumps.iterdir()) == ["a.safetensors", MANIFEST]
 

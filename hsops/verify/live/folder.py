@@ -17,10 +17,15 @@ from hsops.verify.live.evidence import Taken
 LINES_S = 30.0  # from HTTP 200 to the lines of all ranks; the writers need milliseconds
 POLL_S = 0.2
 # $1 the folder, $2 this verify's token. What others still use stays, but not what a killed one left an hour ago;
-# without any dump left all of it goes. An abort that is under way may still write for a moment.
+# without any dump left all of it goes. $3: the server may still write what was aborted: it ends its pass first, which a
+# busy machine may take seconds for. So all is removed until nothing has come for three seconds, or for fifteen at most.
 _CLEAR = """set -e
 cd "$1" 2>/dev/null || exit 0
-for again in 1 2; do find . -type f -name "$2.*" -exec rm -f {} + ; [ "$3" = later ] || break; sleep 1; done
+mine() { find . -type f -name "$1.*" -print -exec rm -f {} + ; }
+still=0; rounds=0; mine "$2" >/dev/null
+while [ "$3" = later ] && [ $still -lt 3 ] && [ $rounds -lt 15 ]; do
+  sleep 1; rounds=$((rounds + 1)); still=$((still + 1)); [ -z "$(mine "$2")" ] || still=0
+done
 find . -type f -name '*.safetensors*' -mmin +60 -exec rm -f {} +
 left=$(find . -type f -name '*.safetensors*')
 [ -n "$left" ] || { cd /; rm -rf "$1"; }"""
@@ -67,7 +72,7 @@ class CheckFolder:
         return f"{self.rank(rank)}/{self.sample(name)}{SUFFIX}"
 
     def clear(self, *, busy: bool) -> None:
-        """Remove this verify's dumps; with ``busy`` again a second later, for what was under way.
+        """Remove this verify's dumps; with ``busy`` also those that still come, for what was under way.
 
         Raises:
             HsopsError: they could not be removed.
