@@ -220,7 +220,7 @@ def test_a_boundary_beyond_the_model_is_said_by_the_rank(clean: Practice) -> Non
     clean.do("deploy", "--yes")
 
     done = clean.run("launch", "--wait-healthy", timeout=4 * MINUTES)
-    clean.do("stop")
+    clean.do("stop", "--grace", "1")
     (hello,) = (json.loads(path.read_text()) for path in (clean.dumps / "hello").glob("*.json"))
     clean.do("deploy", "--revert", "--yes")
     clean.change("patches", "hs-dump", boundaries=[1, 3, 5])

@@ -65,7 +65,7 @@ def play(lab: Practice, truth: Truth, folder: Path, **env: str) -> Round:
     lab.do("launch", "--wait-healthy", timeout=8 * MINUTES)
     launch_s = time.monotonic() - launched
     to = capture(lab, folder, SERIES)
-    lab.do("stop")
+    lab.do("stop", "--grace", "1")  # SGLang itself takes five to ten seconds
     lab.do("deploy", "--revert", "--yes")
     (line, *_) = manifest(lab)
     return Round(
@@ -106,7 +106,7 @@ def play_naive(lab: Practice, truth: Truth, folder: Path, kind: str, imitate: st
     lab.do("deploy", "--yes")
     lab.do("launch", "--wait-healthy", timeout=8 * MINUTES)
     to = capture(lab, folder, {f"{kind}-{imitate}": 12})
-    lab.do("stop")
+    lab.do("stop", "--grace", "1")  # SGLang itself takes five to ten seconds
     return Naive(
         errors=largest(hold(to, truth, BOUNDARIES)),
         wrong_rows=wrong_rows(hold(to, truth, BOUNDARIES)),

@@ -20,7 +20,7 @@ from hsops.verify.live.evidence import Taken
 from hsops.verify.live.folder import CheckFolder
 from hsops.verify.live.plan import BATCH, CUT, Call, Plan, prompts
 
-ATTEMPTS = 3  # how soon a batch's requests reach the scheduler is not ours to say
+ATTEMPTS = 6  # how soon a batch's requests reach the scheduler is not ours to say, least of all on a busy host
 OTHERS = "hsfill-"  # neither of the prefixes that are captured
 
 
