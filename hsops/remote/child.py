@@ -7,6 +7,7 @@ import os
 import selectors
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Iterator, Sequence
 
@@ -48,6 +49,7 @@ class ChildStream:
         )
         self._stdin, self._stderr = memoryview(envelope.stdin), bytearray()
         self._ended: float | None = None
+        self._turn, self._left = threading.Lock(), False  # it may be closed by who waits while another reads
         self._selector = selectors.DefaultSelector()
         assert self._child.stdin and self._child.stdout and self._child.stderr
         self._out, self._in = self._child.stdout, self._child.stdin
@@ -61,8 +63,12 @@ class ChildStream:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._in.closed:
-            return
+        self._left = True
+        with self._turn:
+            if not self._in.closed:
+                self._leave()
+
+    def _leave(self) -> None:
         self._stop_feeding()
         self._in.close()  # the command's script sees the end of its input and ends the command
         try:
@@ -92,17 +98,25 @@ class ChildStream:
                 os.waitpid(self._child.pid, 0)
 
     def __iter__(self) -> Iterator[bytes]:
-        while self._reading():
+        while (data := self._more()) is not None:
+            if data:
+                yield data
+        if failure := self.failure(self._child.wait()):
+            raise failure
+
+    def _more(self) -> bytes | None:
+        """What came within a moment, maybe nothing; None at the end."""
+        with self._turn:
+            if self._left:
+                raise RemoteError("the connection was closed here", host=self.host)
+            if not self._reading():
+                return None
             ready = self._selector.select(self._patience.left(_SLICE))
             if not ready:
                 self._check()
                 if self._left_behind():
-                    break
-            for key, _ in ready:
-                if data := self._prologue.strip(self._step(key)):
-                    yield data
-        if failure := self.failure(self._child.wait()):
-            raise failure
+                    return None
+            return b"".join(self._prologue.strip(self._step(key)) for key, _ in ready)
 
     def finish(self) -> Completed:
         for _ in self:
