@@ -47,7 +47,7 @@ FIGURES = (  # what is promised, the page, where its numbers are, how they are s
             r"round trip 100 ms.*?\| rsync[^|]*\|[^|]*\|[^|]*\| ([\d.]+) \|",
             r"round trip 100 ms.*?\| hsops fetch \|[^|]*\|[^|]*\|[^|]*\|[^|]*\| (\d+) \|",
         ),
-        "on a simulated line of 100 ms, rounds: {2}: {0} times scp, {1} times rsync, every byte verified",
+        "on a simulated line of 100 ms, medians of {2}: {0} times scp, {1} times rsync, every byte verified",
         "python -m benchmarks.fetch",
     ),
     (
