@@ -46,7 +46,7 @@ class Committer:
     ) -> None:
         self.folder, self.kind, self.fail, self.refused, self.durable = folder, kind, fail, refused, durable
         self.whole = 0
-        self._queue: queue.SimpleQueue[Sequence[tuple[File, bool]] | _Piece | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Sequence[tuple[File, bool]] | _Piece | str | None] = queue.SimpleQueue()
         self._prefixes: dict[str, Prefix] = {}  # by part file
         self._thread = Worker(self._run, "fetch-commit")
 
@@ -56,6 +56,10 @@ class Committer:
     def grow(self, file: File, start: int, end: int) -> None:
         """A piece of a part file is here for good: its checksum can go on. Before the file is ``put``."""
         self._queue.put(_Piece(file, start, end))
+
+    def forget(self, part: str) -> None:
+        """The part file was dropped: if it comes again, what was summed up of it is of bytes that are gone."""
+        self._queue.put(part)
 
     def put(self, files: Sequence[tuple[File, bool]]) -> None:
         """Part files that are whole; of each whether its content as a whole was checked, or only its pieces were."""
@@ -136,6 +140,8 @@ class Committer:
         while (item := self._queue.get()) is not None:
             if isinstance(item, _Piece):
                 self._sum_up(item)
+            elif isinstance(item, str):
+                self._prefixes.pop(item, None)
             else:
                 batch.extend(item)
             if batch and (self._queue.empty() or len(batch) >= self.LARGEST):

@@ -17,11 +17,7 @@ class Prefix:
     """
 
     def __init__(self, kind: str) -> None:
-        self._kind = kind
-        self._begin()
-
-    def _begin(self) -> None:
-        self._digest, self._at = Digest(self._kind), 0
+        self._digest, self._at = Digest(kind), 0
         self._ends: dict[int, int] = {}  # of pieces that are here and not read yet, by their starts
 
     def add(self, path: Path, start: int, end: int) -> None:
@@ -30,8 +26,6 @@ class Prefix:
         Raises:
             OSError: the file cannot be read.
         """
-        if start == 0 < self._at:  # the part file was dropped meanwhile and comes again: what was read of it is gone
-            self._begin()
         self._ends[start] = end
         while (more := self._ends.pop(self._at, None)) is not None and more > self._at:
             self._digest.update_from(path, self._at, more)

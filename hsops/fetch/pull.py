@@ -189,9 +189,13 @@ class _Pull:
             if self.pieces.is_latest(file):
                 latest.append((file, piece.alone))
             else:
-                self.folder.drop(file.part)
+                self._drop(file)
         self._committer.put(latest)
         self.pieces.done(len(landed))  # last: the committer ends when it is over
+
+    def _drop(self, file: File) -> None:
+        self.folder.drop(file.part)
+        self._committer.forget(file.part)
 
     def _wrong(self, piece: Piece) -> None:
         """Sent again from its first byte, a few times."""
@@ -202,7 +206,7 @@ class _Pull:
             self.pieces.give_back((piece,))
             return
         file = piece.transfer.file
-        self.folder.drop(file.part)
+        self._drop(file)
         self._trouble(piece, not_as_told(file))
 
     def _refused(self, file: File, trouble: Trouble) -> None:

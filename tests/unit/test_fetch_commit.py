@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -110,3 +111,37 @@ def test_a_pull_is_not_over_before_its_last_file_is_with_the_committer(
         work._landed([(piece, FILE) for piece in pieces.take(1)])
 
     assert over == [False] and pieces.over
+
+
+@pytest.mark.parametrize("before", [((0, 4),), ((4, 10),), ((0, 4), (4, 10))])
+def test_what_was_summed_up_of_a_dropped_part_file_is_forgotten(
+    tmp_path: Path, before: tuple[tuple[int, int], ...]
+) -> None:
+    """It comes again, and is proved by its new bytes alone, of which none is read before it is there."""
+    other = replace(FILE, name="b", id="b", part=f"{OURS}/b.part")
+    with open_folder(tmp_path, TreeLayout()) as folder:
+        part, refused, so_far = folder.part(FILE), list[Trouble](), threading.Event()
+        committer = Committer(folder, "xxh3", pytest.fail, lambda _, t: refused.append(t), lambda _: so_far.set())
+        committer.start()
+        part.write_bytes(b"xxxxxxxxxx")
+        folder.part(other).write_bytes(b"0123456789")
+        for start, end in before:
+            committer.grow(FILE, start, end)
+        committer.forget(FILE.part)
+        committer.put([(replace(other, checksum=checksum_of(folder.part(other), "xxh3")), True)])
+        assert so_far.wait(30)  # all before it is done
+
+        part.write_bytes(b"")
+        for start, end in ((0, 4), (4, 10)):
+            with part.open("r+b") as file:  # as a stream does: nothing that is there already is touched
+                file.seek(start)
+                file.write(b"0123456789"[start:end])
+            folder.keep(FILE, Kept(start, end, "x"))
+            committer.grow(FILE, start, end)
+        committer.put([(FILE, False)])
+        committer.finish()
+        committer.check()
+        held, _ = folder.manifest.read()
+
+    assert refused == [] and (tmp_path / "a").read_bytes() == b"0123456789"
+    assert held["a"].file.checksum == checksum_of(tmp_path / "a", "xxh3")

@@ -50,19 +50,3 @@ def test_gaps_and_overlaps(tmp_path: Path, kind: str, known: tuple[tuple[int, in
     found = prefix.finish(part)
 
     assert found == checksum_of(part, kind)
-
-
-@pytest.mark.parametrize("first", [CUTS[0], CUTS[1]])
-def test_a_part_file_that_is_written_again(tmp_path: Path, first: tuple[int, int]) -> None:
-    """It was dropped after its first pieces: their bytes count no longer, those of the new ones do."""
-    part, prefix = tmp_path / "part", Prefix("xxh3")
-    part.write_bytes(bytes(len(DATA)))
-    for start, end in CUTS[:2]:
-        prefix.add(part, start, end)
-    part.write_bytes(DATA)
-    for start, end in (first, *(cut for cut in CUTS if cut != first)):
-        prefix.add(part, start, end)
-
-    found = prefix.finish(part)
-
-    assert found == checksum_of_bytes(DATA, "xxh3")
