@@ -18,20 +18,23 @@ CYCLES = 1 << 30  # about half a second of an H200
 
 def install(site: Path) -> None:
     """For every server that is launched with ``control.VARIABLE``."""
-    from tests.gpu import machine
+    from tests.gpu import machine, one_card
     from tests.hangs import control
 
     shims = machine.REPOSITORY / "hsops/lab/shims"
     shutil.copytree(shims, site / control.SHIMS, dirs_exist_ok=True)
     control.install(site)
     shutil.copy(__file__, site / f"{NAME}.py")
+    shutil.copy(str(one_card.__file__), site / f"{one_card.NAME}.py")
     (site / f"zz_{control.NAME}.pth").write_text(f"import {NAME}; {NAME}.start()\n")
 
 
 def start() -> None:
     """In every interpreter: both kinds of deeds."""
     import hsops_test_hangs as control
+    import hsops_test_one_card as one_card
 
+    one_card.start()
     control.DEEDS.update({"kernel": kernel, "all-reduce": all_reduce})
     control.start()
 

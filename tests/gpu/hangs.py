@@ -1,14 +1,15 @@
 """Real servers on GPUs that hang and die in known ways: what does ``hsops diagnose`` say, and when?
 
 Run through ``tests/gpu/run.sh hangs FOLDER [SERVER...]``; on one GPU, without what takes two ranks; ``HSOPS_GPU_TP``
-says how many there are instead of two. Writes ``hangs.json`` and the evidence of every verdict (``evidence.tar.xz``)
-into the folder given. A state is looked at again and again until something is said. It ends after
-``HSOPS_GPU_SECONDS`` (400), with what is known then.
+says how many there are instead of two: more than there are GPUs share the first (one_card.py). Writes ``hangs.json``
+and the evidence of every verdict (``evidence.tar.xz``) into the folder given. A state is looked at again and again
+until something is said. It ends after ``HSOPS_GPU_SECONDS`` (400), with what is known then.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import shutil
@@ -27,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from hsops.diagnose.taxonomy import MOVING
-from tests.gpu import deeds, drive, machine, rehearsal, steps
+from tests.gpu import deeds, drive, machine, one_card, rehearsal, steps
 from tests.gpu.models import deepseek
 from tests.hangs import control
 from tests.hangs.cases import ALL, EVERY, LOOP, MISMATCH, SPINS, Case
@@ -86,6 +87,8 @@ class Subject:
         env = {k: v for k, v in os.environ.items() if k.startswith(("NCCL_", "TORCH_SYMM_MEM_", "NVSHMEM_"))}
         self.until_s = SECONDS - (0.0 if name == "memory" else ALONE_S)
         env[control.VARIABLE] = str(self.orders)
+        if not machine.LAB and tp > _gpus():
+            env |= {one_card.VARIABLE: "1", "SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK": "false"}
         self.server = machine.Server(name, CONFIG, tp=tp, args=args, env=env)
         self.told: list[dict[str, Any]] = []
         self.looks = 0  # at it when it was well
@@ -160,7 +163,9 @@ class Subject:
             time.sleep(AGAIN_S)
         right = seen["class"] in case.classes and seen["rank"] == case.rank
         wanted = f"{' or '.join(case.classes)}{'' if case.rank is None else f' of TP{case.rank}'}"
-        self.tell({"case": case.id, "right": right, "wanted": wanted, "after_s": _since(began), "looks": looks, **seen})
+        ranks = f"{self.tp} on {min(self.tp, _gpus())}"  # cards
+        told = {"case": case.id, "right": right, "wanted": wanted, "after_s": _since(began), "looks": looks}
+        self.tell({**told, "ranks": ranks, **seen})
 
     def followed(self) -> None:
         """A server that nothing is done to: looked at all the way up, then idle and loaded by turns."""
@@ -320,6 +325,7 @@ def main(out: Path, names: list[str]) -> None:
     print(f"{sum(seen['right'] for seen in states)} of {len(states)} right", flush=True)
 
 
+@functools.cache
 def _gpus() -> int:
     if machine.LAB:
         return 1

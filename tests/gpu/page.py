@@ -26,8 +26,9 @@ through hsops' own command line. What capture costs, at length: [capture-cost](.
 
 AFTER = """\
 *after* is the time from when the state was there until the verdict, *took* the last look's, in seconds. On the way up a
-log must have been silent for 20 s, a batch that a server serves without a sign of work for 20 s too. On one GPU a rank
-has no peer."""
+log must have been silent for 20 s, a batch that a server serves without a sign of work for 20 s too. *ranks* is how
+many on how many cards: alone, a rank has no peer; two on one card talk over sockets, since NCCL is told that they are
+on different hosts (`tests/gpu/one_card.py`)."""
 
 
 def main(words: list[str]) -> int:
@@ -68,7 +69,7 @@ def take(data: dict[str, Any], found: Row) -> None:
 
 
 def _short(one: Row) -> dict[str, Any]:
-    keys = ("case", "right", "wanted", "after_s", "looks", "class", "rank", "confidence", "summary", "took_s")
+    keys = ("case", "ranks", "right", "wanted", "after_s", "looks", "class", "rank", "confidence", "summary", "took_s")
     return {key: one[key] for key in keys if key in one}
 
 
@@ -212,11 +213,12 @@ def _keeping_up(story: Row) -> Iterator[str]:
 def _hangs(hangs: Row) -> Iterator[str]:
     states = hangs["states"].values()
     yield f"{len(states)} hangs and deaths: {sum(one['right'] for one in states)} right."
-    rows = ["| state | verdict | rank | confidence | right | after | looks | took | seen |", "|" + "---|" * 9]
+    rows = ["| state | ranks | verdict | rank | confidence | right | after | looks | took | seen |", "|" + "---|" * 10]
     for one in states:
         right = "yes" if one["right"] else f"**no**: {one['wanted']}"
         rank = "" if one["rank"] is None else f"TP{one['rank']}"
-        cells = (one["case"], f"`{one['class']}`", rank, one["confidence"], right, one["after_s"], one["looks"])
+        ranks = one.get("ranks", "1 on 1")
+        cells = (one["case"], ranks, f"`{one['class']}`", rank, one["confidence"], right, one["after_s"], one["looks"])
         rows.append("| " + " | ".join(map(str, (*cells, one["took_s"], one["when"][:16]))) + " |")
     yield "\n".join(rows)
     yield AFTER

@@ -1,6 +1,6 @@
 #!/bin/sh
 # On a GPU machine, in the repository's root:
-#   tests/gpu/run.sh story|headline|cost|knee|ranks|hangs [FOLDER for results [quick | servers of hangs]]
+#   tests/gpu/run.sh story|headline|cost|knee|ranks|hangs|one_card [FOLDER for results [quick | servers of hangs]]
 # Needs .gpu/site.tar.xz (make gpu-bundle, anywhere) and a python3 with PyTorch 2.11 for CUDA.
 set -eu
 what=$1; shift
