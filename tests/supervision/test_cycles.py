@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import stat
 import subprocess
 import time
 from collections.abc import Iterator
@@ -120,6 +121,8 @@ def ours(name: str, run: dict[str, Any]) -> bool:
     try:
         found = os.lstat(path)
     except OSError:
+        return False
+    if not stat.S_ISREG(found.st_mode):  # a folder there is no segment
         return False
     held = {file for pid in procs.census() for file in procs.inodes(pid, "/dev/shm/")}
     return found.st_ctime >= run["started"] and (found.st_dev, found.st_ino) not in held
