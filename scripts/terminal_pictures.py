@@ -1,7 +1,8 @@
 """``make pictures``: docs/images/launch.svg and verdict.svg, what a terminal shows of a real launch and of a real hang.
 
 A lab of its own is brought up, a server is launched in tmux, then once more with a fault. What tmux has on its screen
-at the end, colours included, is what the picture shows; nothing is drawn by hand. Minutes.
+at the end, colours included, is what the picture shows; nothing is drawn by hand. Minutes. One of them alone:
+``python -m scripts.terminal_pictures verdict``.
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ SOCKET = "hsops-pictures"
 WIDTH = 124
 PATIENCE_S = 900.0
 RANKS = "4"
+FAULT = "futex-wait@warm-up"  # one rank waits for a lock, the others for it: a verdict that names somebody
 
 
 def main() -> None:
-    """Make both."""
+    """Make both, or those that are named."""
+    wanted = sys.argv[1:] or ["launch", "verdict"]
     with tempfile.TemporaryDirectory(prefix="hsops-pictures-") as name:
         home = Path(name) / "lab"
         try:
@@ -36,10 +39,12 @@ def main() -> None:
             hsops(*inventory, "deploy", "--yes")
             hsops(*inventory, "launch", "--wait-healthy")  # a good run, so that the next one has something beside it
             hsops(*inventory, "stop")
-            picture("launch", home, "launch", "--wait-healthy")
-            hsops(*inventory, "stop")
-            hsops("lab", "up", "--home", str(home), "--tp", RANKS, "--fault", "busy-wait")
-            picture("verdict", home, "launch", "--wait-healthy")
+            if "launch" in wanted:
+                picture("launch", home, "launch", "--wait-healthy")
+                hsops(*inventory, "stop")
+            if "verdict" in wanted:
+                hsops("lab", "up", "--home", str(home), "--tp", RANKS, "--fault", FAULT)
+                picture("verdict", home, "launch", "--wait-healthy")
         finally:
             subprocess.run(["tmux", "-L", SOCKET, "kill-server"], capture_output=True, check=False)
             hsops("lab", "down", "--home", str(home), "--purge")

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from hsops.core.errors import ForeignError
+from hsops.core.units import counted
 from hsops.deploy.facts import Facts, Seen
 from hsops.deploy.payload import FILE_MODE, PACKAGE
 
@@ -94,13 +95,14 @@ class Plan:
         """The plan as a unified diff, line by line.
 
         Args:
-            whole: also of hsops' own package, which comes or goes; else each of its files is one line, before the rest,
-                so that what becomes of SGLang's files stands at the end.
+            whole: also of hsops' own package, which comes or goes; else its files are one line, before the rest,
+                so that what becomes of SGLang's files is what one sees.
         """
         own = () if whole else tuple(a for a in self.actions if f"{PACKAGE}/" in a.path and None in (a.before, a.after))
-        for action in own:
-            lines = (action.after or action.before or b"").count(b"\n")
-            yield f"# {action.kind} {action.path}: {lines} lines of hsops' own (-v shows them)"
+        for kind in dict.fromkeys(action.kind for action in own):
+            alike = [action.after or action.before or b"" for action in own if action.kind == kind]
+            files, lines = counted(len(alike), "file"), counted(sum(content.count(b"\n") for content in alike), "line")
+            yield f"# {kind} {PACKAGE}/: {files} of hsops' own, {lines} (-v shows them)"
         for action in (action for action in self.actions if action not in own):
             before, after = (_lines(action.before), _lines(action.after))
             source = f"a/{action.path}" if action.before is not None else "/dev/null"

@@ -108,12 +108,12 @@ def healthy_lines(found: Healthy) -> Iterator[str]:
 
 def stalled_lines(found: Stalled) -> Iterator[str]:
     """After a launch that stands still."""
-    usual = f" (usual step: {clock(found.usual_s)})" if found.usual_s is not None else ""
+    known = found.usual_s is not None
+    usual = f"usual for this step {clock(max(1.0, found.usual_s or 0.0))}" if known else "no good run is known"
     due = found.summary.next
-    where = f"next would be '{due.id}'" if due else "the log says ready, but /health does not answer"
+    where = f"next: '{due.id}'" if due else "the log says ready, but /health does not answer"
     yield (
-        f"stalled  no milestone, log line, read, page fault, memory or JIT cache change, compiler or new function "
-        f"for {clock(found.silent_s)}{usual}; {where}"
+        f"stalled  nothing moved for {clock(found.silent_s)} (log, disk, memory, compilers, stacks); {usual}; {where}"
     )
 
 

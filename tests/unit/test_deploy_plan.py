@@ -176,12 +176,14 @@ def test_the_diff_shows_the_stanza_and_the_new_files() -> None:
 
 
 def test_the_diff_to_read_ends_with_what_becomes_of_sglang() -> None:
-    """Of hsops' own package a line a file, first; a change of one of its files is a change like others."""
+    """Of hsops' own package one line, first; a change of one of its files is a change like others."""
     new = list(plan(facts(), wanted()).diff(whole=False))
     other = list(plan(applied(wanted(3, 31, 59)), wanted(2, 30, 58)).diff(whole=False))
 
-    heads = [i for i, line in enumerate(new) if line.startswith(f"# new {PACKAGE}/")]
-    assert heads == list(range(len(heads))) and len(heads) > 10
+    made = [action for action in plan(facts(), wanted()).actions if action.path.startswith(f"{PACKAGE}/")]
+    lines = sum((action.after or b"").count(b"\n") for action in made)
+    assert new[0] == f"# new {PACKAGE}/: {len(made)} files of hsops' own, {lines:,} lines (-v shows them)"
+    assert new[1] == f"--- a/{REGISTRY_FILE}"
     assert [line for line in new if line.startswith("+++ ")] == [f"+++ b/{REGISTRY_FILE}"]
     assert f"+++ b/{PACKAGE}/config.json" in other
 

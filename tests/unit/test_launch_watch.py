@@ -19,9 +19,10 @@ from hsops.launch.health import ANSWERS, REFUSED, STABLE, STARTING, UP, Probe
 from hsops.launch.judgement import Answering, CaptureRefused, Died, Silent
 from hsops.launch.matrix import matrix
 from hsops.launch.standing import Standing
-from hsops.launch.wait import _died
+from hsops.launch.wait import Stalled, _died
 from hsops.launch.watch import HELLO_GRACE_S, Watch
 from hsops.remote.orphans import Orphans
+from hsops.render import launch as render_launch
 from hsops.render import status as render_status
 
 LOG = (Path(__file__).parent.parent / "cases" / "logs" / "healthy-0.5.23-tp2.log").read_bytes()
@@ -477,6 +478,26 @@ def test_a_silent_stretch_is_explained_in_a_pipe() -> None:
         " · about 1:35 to healthy",
         "          nvcc is compiling batch_prefill.cu for 40 s",
     ]
+
+
+@pytest.mark.parametrize(
+    "usual_s,told",
+    [
+        (0.2, "usual for this step 0:01"),
+        (4.0, "usual for this step 0:04"),
+        (None, "no good run is known"),
+    ],
+)
+def test_a_stall_is_told_in_one_line(usual_s: float | None, told: str) -> None:
+    """Beside what good runs took, in words that a step of no time does not turn into nonsense."""
+    until_weights = summarize(LOG[: LOG.index(b"KV Cache is allocated")])
+    found = Stalled(parse_run(a_run()), 30.6, 30.0, usual_s, until_weights)
+
+    (line,) = render_launch.stalled_lines(found)
+
+    assert line.startswith("stalled  nothing moved for 0:31 (log, disk, ")
+    assert line.endswith(f"; {told}; next: 'memory-pool'")
+    assert len(f"lab: {line}") <= 124
 
 
 @pytest.mark.parametrize(
