@@ -28,10 +28,12 @@ _OLDER = "hsops-evidence/1"  # one JSON value, before bundles were compressed
 _MANIFEST, _EVIDENCE, _HEAD, _TAIL = "manifest.json", "evidence.json", "head.log", "tail.log"
 _LARGEST = 64 << 20  # bytes of one part: a log is cut to far less before it gets here
 _LARGEST_WHOLE = 4 * _LARGEST
-_SECRETS = re.compile(  # SGLang counts tokens: "#token: 262144" is none
-    r"""(?ix) (?P<keep> (?<![#\w-]) [\w-]*(?:api[_-]?key|token|password|secret)\w*
-                       (?:'|\\?")? \s*[=:]\s* (?:'|\\?")? | bearer\s+ )
-        (?P<secret> (?!None\b)[^\s'",)\\]{4,}) | (?P<hub> \bhf_[A-Za-z0-9]{8,})"""
+_SECRETS = re.compile(  # SGLang counts tokens ("#token: 262144", "max_total_num_tokens=65536") and has a tokenizer
+    r"""(?ix) (?P<keep> (?<![#\w-]) [\w-]*(?:(?:api[_-]?key|password|secret)\w* | tokens?)
+                       (?:'|\\?")? \s*[=:]\s* (?:'|\\?")?
+                       | --[\w-]*(?:api-key|token|password|secret)\s+ | bearer\s+ )
+        (?P<secret> (?!None\b)[^\s'",)\\]{4,})
+        | (?P<hub> \bhf_(?-i:[a-z]*[A-Z0-9])[A-Za-z0-9]{7,})"""
 )
 
 
@@ -135,7 +137,7 @@ def unpack(data: bytes, *, name: str) -> Evidence:
 def redact(value: Any) -> Any:
     """The same JSON value with what looks like a key, token or password replaced by ``***``."""
     if isinstance(value, str):
-        return _SECRETS.sub(lambda m: "***" if m["hub"] else f"{m['keep']}***", value)
+        return _SECRETS.sub(_hidden, value)
     if isinstance(value, list | tuple):
         found = [redact(item) for item in value]
         for i, item in enumerate(found[:-1]):
@@ -145,6 +147,13 @@ def redact(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: redact(item) for key, item in value.items()}
     return value
+
+
+def _hidden(found: re.Match[str]) -> str:
+    if found["hub"]:
+        return MASK
+    count = "tokens" in found["keep"].lower() and found["secret"].isdigit()
+    return found[0] if count else f"{found['keep']}{MASK}"
 
 
 def _packed(content: dict[str, Any], texts: dict[str, str]) -> bytes:

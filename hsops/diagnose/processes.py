@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hsops.diagnose.stacks import Frame, Stack, doing, own_frames
+from hsops.diagnose.stacks import Frame, Stack, doing, own_frames, waits_for_peers
 
 RUNNING = 0.8  # share of looks that found the main thread on a core: it never waits
 SPARSE = 300.0  # main-thread system calls a second below which a busy main thread does not poll for work
@@ -175,6 +175,21 @@ class Process:
     @property
     def polls(self) -> bool:
         """It asks for work all the time: what a healthy idle scheduler does at full CPU."""
+        return self._calls_often and not self.asks_peers
+
+    @property
+    def asks_peers(self) -> bool:
+        """It asks its peers all the time, in a collective of a batch: NCCL does while it starts a communicator."""
+        return (
+            self._calls_often
+            and bool(self.still)
+            and self.doing in ("forward", "result")
+            and self.stack is not None
+            and waits_for_peers(self.stack)
+        )
+
+    @property
+    def _calls_often(self) -> bool:
         return self.trace is not None and self.trace.rate >= POLLING
 
     @property

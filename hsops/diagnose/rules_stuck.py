@@ -25,16 +25,20 @@ def busy_wait(ev: Evidence) -> Verdict | None:
     """
     if not _silent_after_weights(ev):
         return None
-    busy = {r: p for r, p in ev.ranks.items() if p.busy and not p.polls and p.doing not in _WAITS_FOR_WORK}
-    waiting = [r for r, p in ev.ranks.items() if p.stack and not p.busy and waits_for_peers(p.stack)]
+    waiting = [r for r, p in ev.ranks.items() if p.asks_peers or (p.stack and not p.busy and waits_for_peers(p.stack))]
+    busy = {
+        r: p
+        for r, p in ev.ranks.items()
+        if p.busy and r not in waiting and not p.polls and p.doing not in _WAITS_FOR_WORK
+    }
     if not busy or len(busy) + len(waiting) < len(ev.ranks) or any(p.still is False for p in busy.values()):
         return None
-    if ev.gpus_spin:
+    suspect = next(iter(busy)) if len(busy) == 1 and waiting else None
+    if ev.gpus_spin and suspect is None:  # with one: of others on the same cards
         return _lost_collective(ev)
     sparse, still = all(p.spins for p in busy.values()), all(p.still for p in busy.values())
     if not (sparse or still):
         return None
-    suspect = next(iter(busy)) if len(busy) == 1 and waiting else None
     return Verdict(
         "warmup-deadlock-busy-wait",
         "high" if sparse and still else "medium",
@@ -55,7 +59,7 @@ def lost_collective(ev: Evidence) -> Verdict | None:
         return None
     if ev.log and ev.log.summary.stage == "graphs":
         return None  # a capture has its own rule, and its own patience
-    if any(p.polls for p in ev.ranks.values()) or not any(p.spins for p in ev.ranks.values()):
+    if any(p.polls or p.asks_peers for p in ev.ranks.values()) or not any(p.spins for p in ev.ranks.values()):
         return None
     if any("custom_all_reduce" in f.file for p in ev.ranks.values() if p.stack for f in p.stack.frames):
         return None

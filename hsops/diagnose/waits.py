@@ -66,6 +66,8 @@ def _busy(process: Process) -> str:
     top = process.trace.top[0] if process.trace and process.trace.top else ("", "", 0)
     if top[0] == "ioctl" and "nvidia" in top[1]:
         return IN_DRIVER
+    if process.asks_peers:
+        return "asking a peer"
     if process.polls:
         return "polling for work"
     if not process.trace:

@@ -289,14 +289,16 @@ def main(out: Path, names: list[str]) -> None:
     EVIDENCE.mkdir(exist_ok=True)
     small = {"mem-fraction-static": 0.3, "max-total-tokens": 65536, "disable-piecewise-cuda-graph": True}
     special = {
+        "up": {**small, "load-format": "auto"},  # one is stopped while it reads them
         "low": {**small, "mem-fraction-static": 0.01},
         "memory": {**small, "mem-fraction-static": 0.999, "max-total-tokens": 1 << 30},
     }
     chosen = {name: of for name, of in cases_of(_gpus()).items() if not names or name in names}
     subjects = [Subject(name, *of, **special.get(name, small)) for name, of in chosen.items()]
     machine.write_inventory([one.server for one in subjects], [1, 2, 3], patches=())
-    for name in chosen if machine.LAB else ():  # a GPU's servers start with dummy weights
-        machine.weigh(name)
+    for name in chosen:
+        if machine.LAB or name == "up":  # a GPU's other servers start with dummy weights
+            machine.weigh(name)
 
     where, writing = steps.facts(), threading.Lock()
 

@@ -11,7 +11,7 @@ import pytest
 
 from hsops.core.errors import BadDataError
 from hsops.diagnose import judge
-from hsops.diagnose.bundle import pack, pack_log, unpack
+from hsops.diagnose.bundle import pack, pack_log, redact, unpack
 from hsops.diagnose.reading import from_log, from_probe
 from tests import diagnose_cases
 
@@ -79,6 +79,40 @@ def test_no_secret_gets_into_a_bundle() -> None:
     parts = members(pack(seen, run=None, host="x"))
 
     assert not [name for name, data in parts.items() if b"s3cr3t0" in data or b"hf_abc" in data]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "max_total_num_tokens=65536, chunked_prefill_size=8192, max_prefill_tokens=16384, context_len=163840",
+        "tokenizer_path='/models/k2', skip_tokenizer_init=False, tokenizer_mode='auto', token_ids=[11, 12, 13]",
+        "tbo_token_distribution_threshold=0.48, api_key=None",
+        'File "/srt/utils/hf_transformers/config.py", line 217, in get_config; hf_overrides',
+        "#new-token: 16384, #cached-token: 2048, token usage: 0.25",
+    ],
+)
+def test_what_is_no_secret_stays(text: str) -> None:
+    """A rule that reads it must find it in the bundle, too."""
+    assert redact(text) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "HF_TOKEN=s3cr3t0",
+        "--hf-token s3cr3t0 --tp 8",
+        "launch_server --api-key s3cr3t0",
+        "auth_token: s3cr3t0",
+        '"hf_token": "s3cr3t0"',
+        "AWS_SECRET_ACCESS_KEY=s3cr3t0",
+        "tokens=s3cr3t0",
+        "Authorization: Bearer s3cr3t0",
+        "from hf_xKs3cr3t0abcdef it came",
+    ],
+)
+def test_a_secret_goes(text: str) -> None:
+    """However it is written."""
+    assert "s3cr3t0" not in redact(text)
 
 
 @pytest.mark.parametrize("part", ["evidence.json", "head.log"])

@@ -1,7 +1,8 @@
 """Recorded runs of a real SGLang on H200s, kept as bundles in ``tests/cases/gpu``: right from everything, and from the
 log alone right or open.
 
-SGLang 0.5.12.post1, two GPUs, several servers at once; what begins with H is of ``tests/gpu/run.sh hangs`` on one GPU.
+SGLang 0.5.12.post1, two GPUs, several servers at once; what begins with H is of ``tests/gpu/run.sh hangs`` on one GPU,
+with P of two ranks that shared one (``tests/gpu/one_card.py``).
 The state is that of one look; of the hangs (D, G, R0) the log goes on to the moment before they were ended, with good
 runs of the same machine as baseline.
 """
@@ -9,6 +10,7 @@ runs of the same machine as baseline.
 from __future__ import annotations
 
 import tarfile
+from dataclasses import replace
 
 import pytest
 
@@ -47,6 +49,12 @@ FOUND = {  # run -> class and rank from all that was seen, and what the log alon
     "H-stopped": ("rank-stopped", 0, {"loading"}),
     "H-stopped-serving": ("rank-stopped", 0, {"healthy-slow-start"}),
     "H-untitled": ("starting", None, {UNKNOWN}),  # HTTP is up before the detokenizer has done its imports
+    "P-kernel": ("collective-deadlock", 1, {"health-false-negative-under-load"}),
+    "P-mismatch": ("collective-mismatch", None, {"health-false-negative-under-load"}),
+    "P-never-joined": ("rank-never-joined", 1, {UNKNOWN}),
+    "P-spin-all": ("scheduler-deadlock", None, {"healthy-slow-start"}),
+    "P-spin-warmup": ("warmup-deadlock-busy-wait", 1, {"warmup-forward-stuck"}),
+    "P-stopped-weights": ("rank-stopped", 1, {"loading"}),
     "R0-later": ("collective-mismatch", None, {UNKNOWN}),
 }
 
@@ -110,6 +118,24 @@ def test_gpus_at_full_load_and_idle_power_are_a_collective_mismatch() -> None:
 
     assert seen.gpus_spin and seen.ranks[0].doing == "jit"
     assert all(rank.trace and rank.trace.rate < 3 for rank in seen.ranks.values())
+
+
+def test_a_rank_that_asks_its_peers_is_no_idle_scheduler() -> None:
+    """NCCL, while it starts a communicator, calls accept 23,000 times a second: that is not asking for work."""
+    ranks = [evidence(run).ranks[0] for run in ("P-spin-warmup", "P-mismatch")]
+
+    assert all(rank.asks_peers and not rank.polls and rank.trace and rank.trace.rate > 20_000 for rank in ranks)
+
+
+def test_ranks_in_different_collectives_are_no_request_that_is_too_long() -> None:
+    """Although this server's pool is smaller than its context, as the log said before its bundle hid that number."""
+    seen = evidence("P-mismatch")
+    assert seen.log
+    text = seen.log.text.replace("max_total_num_tokens=***", "max_total_num_tokens=65536")
+
+    verdict = judge(replace(seen, log=replace(seen.log, text=text)))
+
+    assert "max_total_num_tokens=65536" in text and verdict.name == "collective-mismatch"
 
 
 def test_the_line_that_each_rank_owes_is_cited() -> None:
