@@ -16,7 +16,7 @@ from hsops.core.errors import DeadlineError, HsopsError, RemoteError
 from hsops.remote.host import Completed
 from hsops.remote.patience import Patience
 from hsops.remote.shell import GRACE, Envelope, Prologue, ended, exit_status
-from hsops.remote.started import late, not_started
+from hsops.remote.started import killed_here, late, not_started
 
 PIECE = 1 << 18
 LINGER = 5.0
@@ -37,7 +37,7 @@ class ChildStream:
     """
 
     def __init__(self, host: str, argv: Sequence[str], envelope: Envelope, deadline: Deadline) -> None:
-        self.host, self._mark, self._via = host, envelope.mark, envelope.via
+        self.host, self._argv, self._mark, self._via = host, argv, envelope.mark, envelope.via
         self._patience, self._prologue = Patience(host, deadline), Prologue(envelope.mark)
         self._child = subprocess.Popen(
             argv,
@@ -164,10 +164,12 @@ class ChildStream:
         """What the command (before it began: the child) wrote there so far."""
         return ended(self._stderr, self._mark)[0]
 
-    def failure(self, code: int) -> HsopsError | None:  # noqa: ARG002 - OpenSSH's client means something by its code
+    def failure(self, code: int) -> HsopsError | None:
         """Why a child that ended with ``code`` did not do its part; None when it did."""
         if self.started:
             return None
+        if code < 0:
+            return killed_here(self.host, self._argv[0], -code)
         return not_started(self.host, self._prologue.noise, self.stderr, self._via)
 
     def _reading(self) -> bool:

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from hsops.core.deadline import FOLLOW, Deadline
-from hsops.core.errors import AgentError, DeadlineError, HsopsError, RemoteError, UnreachableError
+from hsops.core.errors import AgentError, HsopsError, RemoteError, UnreachableError
 from hsops.core.slurm import Job
 from hsops.remote.agent import Agent
 from hsops.remote.host import Completed
-from hsops.remote.started import BEGINS
+from hsops.remote.started import NotBegunError
 
 _SILENT = re.compile(r"Unable to contact|Connection refused|timed out|Zero Bytes", re.IGNORECASE).search
 
@@ -60,9 +60,7 @@ class JobAgent(Agent):
             yield
         except AgentError:
             raise
-        except DeadlineError as error:
-            if error.why != BEGINS:
-                raise
+        except NotBegunError as error:
             raise self._lost("srun began no step in time") from error
         except RemoteError as error:
             raise self._lost(error.message.rpartition("srun: error: ")[2]) from error

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import shlex
+import signal
 
 from hsops.core.errors import DeadlineError, RemoteError, UnreachableError
 
-BEGINS = "hosts.<name>.via in inventory.yaml stands before every command on this host"
+_VIA = "hosts.<name>.via in inventory.yaml stands before every command on this host"
+
+
+class NotBegunError(DeadlineError):
+    """The deadline came before the host's exec prefix had begun the command."""
 
 
 def not_started(host: str, noise: bytes, stderr: bytes | bytearray, via: tuple[str, ...] = ()) -> RemoteError:
@@ -21,7 +26,7 @@ def not_started(host: str, noise: bytes, stderr: bytes | bytearray, via: tuple[s
     said = lines[-1].strip() if lines else "it said nothing"
     if via:
         return RemoteError(
-            f"`{shlex.join(via)}` did not run the command: {said}", host=host, why=BEGINS, fix=_try_by_hand(via)
+            f"`{shlex.join(via)}` did not run the command: {said}", host=host, why=_VIA, fix=_try_by_hand(via)
         )
     return RemoteError(
         f"the login shell on the host did not run the command: {said}",
@@ -41,12 +46,22 @@ def killed_early(host: str) -> UnreachableError:
     )
 
 
+def killed_here(host: str, program: str, number: int) -> UnreachableError:
+    """A signal ended our own child, OpenSSH's client or a local host's shell, before the script began."""
+    return UnreachableError(
+        f"{program} was ended by {signal.Signals(number).name} before the command began",
+        host=host,
+        why="that is a process of this machine: its memory ran out, or somebody ended it",
+        fix="run the command again: nothing of it was done",
+    )
+
+
 def late(error: DeadlineError, via: tuple[str, ...], *, started: bool) -> DeadlineError:
     """The same error; it names a prefix that has not begun the command, because it waits for a password for example."""
     if started or not via:
         return error
     said = f"`{shlex.join(via)}` did not begin: {error.message}"
-    return DeadlineError(said, host=error.host, why=BEGINS, fix=_try_by_hand(via))
+    return NotBegunError(said, host=error.host, why=_VIA, fix=_try_by_hand(via))
 
 
 def _try_by_hand(via: tuple[str, ...]) -> str:

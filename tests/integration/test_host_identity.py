@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from hsops.core.command import Command
@@ -211,6 +212,18 @@ def test_a_shell_that_is_killed_before_it_begins_is_a_lost_command(new_server: S
         host.run(TRUE)
     with pytest.raises(UnreachableError), host.bulk(TRUE) as stream:
         stream.finish()
+    host.close()
+
+
+def test_a_client_that_is_killed_before_the_command_begins_is_a_lost_connection(new_server: ServerFactory) -> None:
+    """The host's shell did nothing wrong; a fetch tries such a stream again."""
+    host = connect(new_server("slow", extra=("ForceCommand sleep 600",)).spec)
+
+    with host.bulk(TRUE) as stream:
+        (child,) = [p for p in psutil.Process().children() if p.name() == "ssh"]
+        child.kill()
+        with pytest.raises(UnreachableError, match="ssh was ended by SIGKILL before the command began"):
+            stream.finish()
     host.close()
 
 
