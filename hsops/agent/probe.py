@@ -39,7 +39,7 @@ ATTACH_S = 3.0  # at least; 10 ms on a quiet machine
 ENDING_S = 0.3  # kept back for the last looks
 NATIVE, NATIVE_S = 3, 2.0  # at most so many ranks, and seconds; it takes 0.2 to 0.7 s where a core is free
 _Stacks = Callable[["list[int]", float], "dict[int, dict[str, Any]]"]
-_VISIBLE = "CUDA_VISIBLE_DEVICES"
+_RAS = "localhost:28028"  # where NCCL's RAS is by default
 _WATCHED = ("launcher", "scheduler", "detokenizer", "tokenizer")
 
 
@@ -95,7 +95,7 @@ class Probe:
             "processes": self.processes,
             "log": log or None,
             "baseline": self._baseline(),
-            "visible": self._visible(),
+            "visible": self._variable("CUDA_VISIBLE_DEVICES"),
             **found,
             **self._machine(),
             "could_not": self.could_not,
@@ -142,7 +142,8 @@ class Probe:
     def _ras(self) -> "str | None":
         """NCCL's own view, where there are ranks that could wait for each other."""
         several = len(self._watched("scheduler")) > 1
-        return self._look("ras", lambda: probe_gpus.ras(self._left(2.0))) if several else None
+        address, pids = self._variable("NCCL_RAS_ADDR") or _RAS, [p["pid"] for p in self.processes]
+        return self._look("ras", lambda: probe_gpus.ras(address, pids, self._left(2.0))) if several else None
 
     def gpus(self) -> "dict[str, Any]":
         """As ``probe_gpus.gpus``; where this server is gone also which holders of memory have no launcher."""
@@ -203,14 +204,14 @@ class Probe:
     def _run_folder(self) -> str:
         return os.path.join(os.path.expanduser(self.params.get("state_dir", "")), "runs", str(self.params["run"]))
 
-    def _visible(self) -> "str | None":
-        """CUDA_VISIBLE_DEVICES of the server, "" where it is not set; None where nobody tells."""
+    def _variable(self, name: str) -> "str | None":
+        """A variable of the server, "" where it is not set; None where nobody tells."""
         for launcher in self._watched("launcher"):
             env = procs.environment(launcher["pid"])
-            return env.get(_VISIBLE, "") if env else None
+            return env.get(name, "") if env else None
         if not self.params.get("run"):
             return None
-        return (read_json(os.path.join(self._run_folder(), "spec.json")).get("env") or {}).get(_VISIBLE)
+        return (read_json(os.path.join(self._run_folder(), "spec.json")).get("env") or {}).get(name)
 
     def _dump(self, look: _Stacks, ranks: "list[dict[str, Any]]") -> bool:
         """Two looks at the stacks of ``ranks``; False where none may be had this way."""

@@ -7,14 +7,15 @@ import subprocess
 import time
 from typing import Any
 
+from hsops.agent import procs
 from hsops.agent.probe_tools import CouldNot, denied
 
 _FIGURES = ("index", "util", "memory", "memory_total", "power", "power_limit")
 _FIELDS = "index,utilization.gpu,memory.used,memory.total,power.draw,power.limit"
 _MORE = ",clocks.sm,compute_cap,driver_version,pci.bus_id,name"  # compute_cap: drivers since 470
 _APPS = "pid,used_memory,gpu_bus_id,process_name"
-_RAS_PORT = 28028
 _RAS_LONGEST = 64 << 10
+_ACCEPT_S = 0.2  # a stopped rank does not; another one may
 
 
 def gpus(timeout: float) -> "dict[str, list[dict[str, Any]]]":
@@ -62,27 +63,51 @@ def parse_app(line: str, gpus: "list[dict[str, Any]]") -> "dict[str, Any] | None
     return {"pid": int(words[0]), "memory": memory, "gpu": index, "name": words[3]}
 
 
-def ras(timeout: float) -> str:
-    """What NCCL 2.24 and later say of their communicators: rank 0's process listens on loopback.
+def ras(address: str, pids: "list[int]", timeout: float) -> str:
+    """What NCCL 2.24 and later say of the communicators of ``pids``, the processes of one server.
+
+    NCCL_RAS_ADDR is where each rank listens, by default at one port for all servers of a user, which they share
+    (SO_REUSEPORT): the kernel picks who of them is connected. It is asked only when it was seen to be one of ``pids``.
 
     Raises:
-        CouldNot: nobody listens there, or it said nothing in time.
+        CouldNot: none of them listens there, or they said nothing in time.
     """
-    said, until = b"", time.monotonic() + timeout
+    host, _, word = address.rpartition(":")
+    port, until = int(word), time.monotonic() + timeout
+    if not (procs.listener(port, pids) or {}).get("pid"):
+        raise _no_ras(port)
     try:
-        with socket.create_connection(("127.0.0.1", _RAS_PORT), 0.5) as link:
-            link.sendall(b"verbose status\n")
-            while (left := until - time.monotonic()) > 0 and len(said) < _RAS_LONGEST:
-                link.settimeout(left)
-                part = link.recv(1 << 16)
-                if not part:
-                    break
-                said += part
-    except ConnectionRefusedError as error:
-        raise CouldNot("not-found", "no NCCL answers on port 28028") from error
+        while (left := until - time.monotonic()) > 0:
+            with socket.create_connection((host.strip("[]"), port), left) as link:
+                ours = procs.accepted(port, link.getsockname()[1], pids, min(left, _ACCEPT_S))
+                if ours and (said := _say(link, until)):
+                    return said
     except OSError as error:
-        if not said:
-            raise CouldNot("timed-out", f"NCCL's port 28028: {error}") from error
+        raise CouldNot("timed-out", f"NCCL's port {port}: {error}") from error
+    raise CouldNot("timed-out", f"no rank of this server answered on NCCL's port {port}")
+
+
+def _no_ras(port: int) -> CouldNot:
+    holder = procs.listener(port)
+    if not holder:
+        return CouldNot("not-found", f"no NCCL answers on port {port}")
+    pid = holder["pid"]
+    if not pid:
+        return CouldNot("not-permitted", f"port {port} is somebody's whose files may not be seen")
+    return CouldNot("not-found", f"port {port} is pid {pid}'s, which is not of this server")
+
+
+def _say(link: socket.socket, until: float) -> str:
+    """Its whole answer, or what came of it in time."""
+    said = b""
+    link.sendall(b"verbose status\n")
+    with contextlib.suppress(OSError):  # cut short: that is judged by what was said
+        while (left := until - time.monotonic()) > 0 and len(said) < _RAS_LONGEST:
+            link.settimeout(left)
+            part = link.recv(1 << 16)
+            if not part:
+                break
+            said += part
     return said.decode("utf-8", "replace")
 
 

@@ -5,6 +5,7 @@ import functools
 import os
 import re
 import signal
+import time
 from typing import Any, NamedTuple
 
 _LOG = re.compile(r"/runs/(\d{4}-\d{6}-[0-9a-f]{4})/server\.log$")
@@ -249,6 +250,19 @@ def listener(port: int, among: "list[int] | None" = None) -> "dict[str, Any] | N
         if inodes & _links(pid):
             return {"pid": pid, "command": title(pid)[:200]}
     return {"pid": None, "command": None}
+
+
+def accepted(port: int, peer: int, among: "list[int]", timeout: float) -> bool:
+    """One of ``among`` has accepted the connection of the local port ``peer`` to ``port``: not a stranger, or nobody.
+
+    The kernel connects before anybody accepts; until then it tells no inode of the listener's end.
+    """
+    until = time.monotonic() + timeout
+    while True:
+        ends = {f[9] for f in _sockets(port, "01") if int(f[2].rpartition(":")[2], 16) == peer} - {"0"}
+        if ends or time.monotonic() > until:
+            return any(f"socket:[{inode}]" in _links(pid) for inode in ends for pid in among)
+        time.sleep(0.01)
 
 
 def clients(port: int) -> "set[str]":

@@ -51,7 +51,7 @@ def from_probe(
         gpus=tuple(_gpu(g) for g in raw.get("gpus") or ()),
         gpu_apps=_apps(raw),
         visible=raw.get("visible"),
-        ras=ras.parse(raw.get("ras") or ""),
+        ras=ras.parse(raw.get("ras") or "", _ranks(raw, run, log)),
         oom=tuple(kernel.get("oom", ())),
         xid=tuple(kernel.get("xid", ())),
         oom_kills=memory.get("oom_kills"),
@@ -85,6 +85,13 @@ def from_log(
     """The evidence of a log alone. ``lines``: of all of it, where ``data`` is less."""
     log = read_log(path, data, tp=tp, lines=lines)
     return Evidence(live=False, tp=log.summary.tp, log=log, baseline=baseline)
+
+
+def _ranks(raw: Raw, run: Run | None, log: Log | None) -> dict[int, int]:
+    """pid -> rank of the schedulers; empty of a server on several hosts, where one pid may be there twice."""
+    if (run and run.node) or (log and log.summary.args.get("nnodes", "1") != "1"):
+        return {}
+    return {p["pid"]: p["rank"] for p in raw.get("processes", ()) if p.get("rank") is not None}
 
 
 def _baseline(raw: Raw) -> Baseline | None:

@@ -107,6 +107,8 @@ _KINDS = {  # as SGLang's own fields read them (srt/environ.py, the same in 0.5.
     "Float": re.compile(r"(?i)[+-]?(\d+(_\d+)*\.?\d*|\.\d+)(e[+-]?\d+)?\Z|[+-]?(inf|infinity|nan)\Z"),
 }
 _IS_NOT = {"Bool": "none of true, 1, yes, y, false, 0, no, n", "Int": "no whole number", "Float": "no number"}
+_IS_NOT |= dict.fromkeys(_COUNTS, "no whole number") | {"NCCL_RAS_ADDR": "not HOST:PORT"}
+_FORMS = {name: re.compile(r"\d+\Z") for name in _COUNTS} | {"NCCL_RAS_ADDR": re.compile(r".+:\d{1,5}\Z")}
 _OVERWRITTEN = frozenset({"CUDA_DEVICE_MAX_CONNECTIONS"})
 _INTERFACES = frozenset({"NCCL_SOCKET_IFNAME", "NCCL_OOB_NET_IFNAME", "GLOO_SOCKET_IFNAME"})
 
@@ -198,8 +200,8 @@ def _value(name: str, value: str, machine: Machine, tp: int) -> str:
         return _word(name, value)
     if name in _SWITCHES and value not in ("0", "1"):
         return f"{value!r} is not {_SWITCH}"
-    if name in _COUNTS and not (_WHOLE.match(value) and int(value) >= 0):
-        return f"{value!r} is no whole number"
+    if name in _FORMS and not _FORMS[name].match(value):
+        return f"{value!r} is {_IS_NOT[name]}"
     if name in _INTERFACES and machine.interfaces is not None:
         whole = "=" if name.startswith("GLOO_") else ""  # gloo takes no prefixes
         return _there(whole + value, machine.interfaces, "network interface")

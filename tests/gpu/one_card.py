@@ -74,7 +74,7 @@ def main(out: Path) -> None:
                 go.set()
                 time.sleep(5)
             began = time.monotonic()
-            text = probe_gpus.ras(5.0)
+            text = probe_gpus.ras("localhost:28028", [one.pid for one in ranks if one.pid], 5.0)
             found[state] = {"s": round(time.monotonic() - began, 2), "read": repr(ras.parse(text))}
             (out / f"ras-{state}.txt").write_text(text)
     except Exception as error:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import socket
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -185,6 +184,82 @@ def test_a_rank_without_data_is_named() -> None:
     assert found and (found.missing, found.dead, found.version) == ((3,), (4711,), "2.27.7")
 
 
+HEAD = "NCCL version 2.28.9 compiled with CUDA 13.0\nJob summary\n===========\nWarnings\n========\n\n"
+ONE_BEHIND = """#0-0 (cf264af53edbe986) MISMATCH
+  Communicator ranks have different AllReduce operation counts
+  7 ranks have launched up to operation 6650
+  Rank 5 has launched up to operation 6649 -- GPU 5 managed by process 1005 on node 172.16.64.213
+
+"""
+OF_TWO = """#0-0 (cf264af53edbe986) MISMATCH
+  Communicator ranks have different AllReduce operation counts
+  Rank 0 has launched up to operation 3 -- GPU 0 managed by process 1000 on node 172.16.64.213
+  Rank 1 has launched up to operation 4 -- GPU 1 managed by process 1001 on node 172.16.64.213
+
+"""
+SOME_BEHIND = """#0-0 (27a079b828ff1a75) MISMATCH
+  Communicator ranks have different Broadcast operation counts
+  6 ranks have launched up to operation 12
+  2 ranks have not launched any operations
+  Rank 2 -- GPU 2 managed by process 1002 on node 172.16.64.210
+  Rank 3 -- [process information not found]
+
+"""
+SILENT = """Errors
+======
+
+INCOMPLETE
+  Missing communicator data from 1 job process
+  Process 1003 on node 172.16.64.213 managing GPU 3
+
+DEAD
+  1 job process is considered dead (unreachable via the RAS network)
+  Process 1004 on node 172.16.64.213 managing GPU 4
+
+#0-0 (cf264af53edbe986) INCOMPLETE
+  Missing communicator data from 2 ranks
+  Rank 3 -- GPU 3 managed by process 1003 on node 172.16.64.213
+  Rank 4 -- GPU 4 managed by process 1004 on node 172.16.64.213
+
+"""
+
+
+@pytest.mark.parametrize(
+    "text,behind,ahead",
+    [
+        (ONE_BEHIND, {5: 6649}, 6650),
+        (OF_TWO, {0: 3}, 4),
+        (SOME_BEHIND, {2: 0, 3: 0}, 12),
+        (ONE_BEHIND + SOME_BEHIND, {5: 6649, 2: 0, 3: 0}, 6650),
+        (ONE_BEHIND + SILENT, {5: 6649}, 6650),
+    ],
+    ids=["one", "one of two", "some", "of two communicators", "and others that are silent"],
+)
+def test_the_words_for_one_rank_and_for_several(text: str, behind: dict[int, int], ahead: int) -> None:
+    """NCCL 2.27 and 2.30 put what a single rank has launched into its own line."""
+    found = parse(HEAD + text)
+
+    assert found and (dict(found.behind), found.ahead, found.version) == (behind, ahead, "2.28.9")
+
+
+def test_ranks_and_processes_that_do_not_answer() -> None:
+    """Those without data and the dead ones."""
+    found = parse(HEAD + SILENT)
+
+    assert found and (found.missing, found.dead, dict(found.behind)) == ((3, 4), (1003, 1004), {})
+
+
+def test_a_rank_is_called_as_the_server_calls_its_process() -> None:
+    """Its number within a communicator of some ranks is another one."""
+    part = ONE_BEHIND.replace("7 ranks", "3 ranks").replace("Rank 5", "Rank 1")
+
+    found = parse(HEAD + part, {1004: 4, 1005: 5})
+    known = parse(BROKEN, {3: 7})
+
+    assert found and dict(found.behind) == {5: 6649}
+    assert known and dict(known.behind) == {7: 8}
+
+
 def test_json_without_commas_is_read() -> None:
     """As NCCL 2.28.9 writes it."""
     found = parse(BROKEN)
@@ -219,38 +294,97 @@ def test_the_rank_that_nccl_names_is_the_suspect() -> None:
     assert [f.text for f in verdict.evidence if f.source == "nccl" and "CUDA graphs" in f.text]
 
 
-@contextlib.contextmanager
-def answering(monkeypatch: pytest.MonkeyPatch, text: str) -> Iterator[None]:
-    """A port that answers as RAS does: reads a line, says all, closes."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        monkeypatch.setattr(probe_gpus, "_RAS_PORT", server.getsockname()[1])
-
-        def serve() -> None:
-            link, _ = server.accept()
-            with link:
-                if link.recv(100) == b"verbose status\n":
-                    link.sendall(text.encode())
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        yield
-        thread.join(20)
+VICTIM = Path(__file__).parent.parent / "victims" / "ras.py"
 
 
-def test_ras_is_asked_on_its_port(monkeypatch: pytest.MonkeyPatch) -> None:
+class Rank(NamedTuple):
+    """A process that listens as NCCL's RAS does."""
+
+    process: subprocess.Popen[str]
+    port: int
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+
+@pytest.fixture
+def listen(tmp_path: Path) -> Iterator[Callable[[str, int], Rank]]:
+    """Starts one that gives this answer, at a port or a free one."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(answer: str, port: int = 0) -> Rank:
+        text = tmp_path / f"answer-{len(started)}"
+        text.write_text(answer)
+        words = [sys.executable, str(VICTIM), str(port), str(text)]
+        started.append(subprocess.Popen(words, stdout=subprocess.PIPE, text=True))
+        assert started[-1].stdout
+        return Rank(started[-1], int(started[-1].stdout.readline()))
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_ras_is_asked_where_it_listens(listen: Callable[..., Rank]) -> None:
     """The whole answer, to where it is closed."""
-    with answering(monkeypatch, MISMATCH * 20):
-        assert probe_gpus.ras(20.0) == MISMATCH * 20
+    rank = listen(MISMATCH * 20)
+
+    assert probe_gpus.ras(f"localhost:{rank.port}", [rank.pid], 20.0) == MISMATCH * 20
 
 
-def test_nobody_on_the_port_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_two_servers_on_one_port_only_the_own_one_is_read(listen: Callable[..., Rank]) -> None:
+    """As all ranks of a user share the port, the kernel picks who is connected: each time an own rank is heard."""
+    other = listen("another server's")
+    own = [listen("ours", other.port) for _ in range(2)]
+
+    said = {probe_gpus.ras(f"localhost:{other.port}", [rank.pid for rank in own], 20.0) for _ in range(20)}
+
+    assert said == {"ours"}
+
+
+def test_a_port_of_another_server_is_not_read(listen: Callable[..., Rank]) -> None:
+    """Whose it is is told."""
+    other = listen(MISMATCH)
+
+    with pytest.raises(
+        CouldNot, match=f"port {other.port} is pid {other.pid}'s, which is not of this server"
+    ) as caught:
+        probe_gpus.ras(f"127.0.0.1:{other.port}", [os.getpid()], 20.0)
+
+    assert caught.value.why == "not-found"
+
+
+def test_a_stopped_rank_is_passed_over(listen: Callable[..., Rank]) -> None:
+    """The kernel connects to it all the same; another rank answers for all."""
+    stopped = listen("never said")
+    well = listen("heard", stopped.port)
+    os.kill(stopped.pid, signal.SIGSTOP)
+
+    said = [probe_gpus.ras(f"localhost:{well.port}", [stopped.pid, well.pid], 20.0) for _ in range(4)]
+
+    assert said == ["heard"] * 4
+
+
+def test_ranks_that_are_all_stopped_take_no_longer_than_allowed(listen: Callable[..., Rank]) -> None:
+    """It is told that they do not answer."""
+    rank = listen("never said")
+    os.kill(rank.pid, signal.SIGSTOP)
+
+    with pytest.raises(CouldNot, match="no rank of this server answered") as caught:
+        probe_gpus.ras(f"localhost:{rank.port}", [rank.pid], 0.5)
+
+    assert caught.value.why == "timed-out"
+
+
+def test_nobody_on_the_port_is_no_failure() -> None:
     """A server without NCCL, as on a CPU."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    monkeypatch.setattr(probe_gpus, "_RAS_PORT", port)
 
-    with pytest.raises(CouldNot) as caught:
-        probe_gpus.ras(5.0)
+    with pytest.raises(CouldNot, match=f"no NCCL answers on port {port}") as caught:
+        probe_gpus.ras(f"localhost:{port}", [os.getpid()], 5.0)
 
     assert caught.value.why == "not-found"
 
