@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,13 +9,13 @@ from functools import cached_property
 from hsops.core.baseline import Baseline
 from hsops.core.milestones import LogSummary
 from hsops.core.runs import Exit, Run
+from hsops.diagnose import kernel
 from hsops.diagnose.gpus import Gpu, GpuApp, used
 from hsops.diagnose.processes import Process
 from hsops.diagnose.ras import Ras
 from hsops.diagnose.stacks import Merged, merge
 
 _ALONE_S = 0.5  # SGLang ends eight ranks within 0.3 s, seen on two cores at load 16
-_KILLED = re.compile(r"Killed process (\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,8 +218,14 @@ class Evidence:
 
     @property
     def healthy(self) -> bool:
-        """/health said 200."""
-        return bool(self.health and self.health.status == 200)
+        """/health said 200, and it was this server who said it."""
+        return bool(self.health and self.health.status == 200) and not self.strange_listener
+
+    @property
+    def strange_listener(self) -> int | None:
+        """The pid of somebody else who has the port of this server, of which something is known."""
+        holder = self.port.holder if self.port else None
+        return holder if (self.alive or self.run) and holder not in {p.pid for p in self.processes} else None
 
     @property
     def ready(self) -> bool:
@@ -266,14 +271,18 @@ class Evidence:
 
     @cached_property
     def own_oom(self) -> tuple[str, ...]:
-        """OOM kills of this run's processes; by SGLang's name only where the supervisor has not seen every rank."""
+        """OOM kills of this run's processes; by SGLang's name only where a rank is gone whose pid nobody has seen."""
         seen = self.run.rank_pids if self.run else {}
-        pids = {
-            str(p) for p in (*(p.pid for p in self.processes), *seen.values(), *((self.run.pid,) if self.run else ()))
-        }
-        whole = all(f"TP{rank}" in seen for rank in range(self.tp))
-        hits = ((line, _KILLED.search(line)) for line in self.oom)
-        return tuple(line for line, m in hits if m and (m.group(1) in pids or (not whole and "sglang" in line)))
+        gone = (self.run.pid, *seen.values()) if self.run else ()
+        whole = all(f"TP{rank}" in seen or rank in self.ranks for rank in range(self.tp))
+        return tuple(kernel.kills(self.oom, {*(p.pid for p in self.processes), *gone}, whole=whole))
+
+    @cached_property
+    def own_xid(self) -> tuple[str, ...]:
+        """GPU faults, but for those of GPUs that this server does not use, where it is known which those are."""
+        ours = self.used_gpus if self.visible is not None and not self.hosts else ()
+        others = [gpu.bus for gpu in self.gpus if gpu.bus and ours and gpu.index not in ours]
+        return tuple(kernel.faults(self.xid, others))
 
     @property
     def gpus_spin(self) -> bool:

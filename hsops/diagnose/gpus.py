@@ -14,7 +14,7 @@ _MOST = 1024  # GPUs of a host, whatever a log's arguments say
 class Gpu:
     """One GPU: percent, MiB, W, MHz, compute capability such as 12.0. None or "" where nvidia-smi does not say.
 
-    ``host``: of a server over several; else empty.
+    ``bus``: where it is, as ``00000000:C1:00.0``. ``host``: of a server over several; else empty.
     """
 
     index: int
@@ -27,6 +27,7 @@ class Gpu:
     clock: float | None = None
     driver: str = ""
     memory_total: float | None = None
+    bus: str = ""
     host: str = ""
 
     @property

@@ -209,4 +209,5 @@ def _gpu(raw: Raw) -> Gpu:
         clock=raw.get("clock"),
         driver=raw.get("driver", ""),
         memory_total=raw.get("memory_total"),
+        bus=raw.get("bus", ""),
     )

@@ -251,13 +251,14 @@ def _code(code: int) -> str:
 
 
 def _oom(ev: Evidence, rank: int | None, how: str) -> str:
-    """``recorded``: the kernel or the supervisor says so; ``likely``: it cannot be read; empty: it was not."""
+    """``recorded``: the kernel or the supervisor says so; ``likely``: it cannot be read; empty: it was not.
+
+    The counter is the host's, since its boot: a supervisor, who has seen that it did not rise, knows better.
+    """
     end = ev.run.ranks.get(f"TP{rank}") if ev.run and rank is not None else None
-    if end and end.oom:
+    if (end and end.oom) or ev.own_oom:
         return "recorded"
-    if ev.own_oom:
-        return "recorded"
-    if how == "SIGKILL" and ev.blind("kernel") and (ev.oom_kills or 0) > 0:
+    if not end and how == "SIGKILL" and ev.blind("kernel") and (ev.oom_kills or 0) > 0:
         return "likely"
     return ""
 

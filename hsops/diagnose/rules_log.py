@@ -38,9 +38,9 @@ def named_cause(ev: Evidence) -> Verdict | None:
 
 def gpu_fault(ev: Evidence) -> Verdict | None:
     """The kernel's log names a GPU fault, and the server does not answer."""
-    if ev.healthy or not ev.xid:
+    if ev.healthy or not ev.own_xid:
         return None
-    line = ev.xid[-1]
+    line = ev.own_xid[-1]
     found = next(
         (row for row in SIGNATURES if row.name.startswith(("gpu-", "xid-")) and row.pattern.search(line)), None
     )

@@ -30,8 +30,8 @@ _FULL = 64 << 20
 
 def port_taken(ev: Evidence) -> Verdict | None:
     """Somebody else listens on the server's port while the server lives or has failed to bind it."""
-    holder = ev.port.holder if ev.port else None
-    if holder is None or not ev.port or not ev.alive or holder in {p.pid for p in ev.processes}:
+    holder = ev.strange_listener
+    if holder is None or not ev.port or not ev.alive:
         return None
     return Verdict(
         "port-in-use",
