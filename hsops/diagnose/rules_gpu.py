@@ -14,6 +14,7 @@ from hsops.diagnose.gpus import GpuApp
 from hsops.diagnose.processes import Process
 from hsops.diagnose.rules_ended import rank_died
 from hsops.diagnose.rules_log import named_cause
+from hsops.diagnose.rules_stuck import busy_wait
 from hsops.diagnose.stages import patience
 from hsops.diagnose.taxonomy import family_of
 from hsops.diagnose.verdict import Finding, Verdict
@@ -130,6 +131,8 @@ def nccl_names_the_rank(ev: Evidence) -> Verdict | None:
     odd = tuple(ev.ras.behind) or ev.ras.missing
     if len(odd) != 1 or not all(p.still is not False for p in ev.ranks.values()):
         return None
+    if (seen := busy_wait(ev)) and seen.rank is not None:
+        return None  # then it is known why it is behind
     return Verdict(
         "collective-deadlock" if ev.ready else "collective-mismatch",
         "medium",

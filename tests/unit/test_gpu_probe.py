@@ -21,6 +21,8 @@ from hsops.diagnose import judge
 from hsops.diagnose.ras import parse
 from tests import diagnose_cases
 
+RECORDED = Path(__file__).parent.parent / "cases" / "gpu"
+VICTIM = Path(__file__).parent.parent / "victims" / "ras.py"
 LINES = [  # driver, a line as it says it, what is known of the GPU
     (
         "390, a small GPU (2018)",
@@ -242,6 +244,14 @@ def test_the_words_for_one_rank_and_for_several(text: str, behind: dict[int, int
     assert found and (dict(found.behind), found.ahead, found.version) == (behind, ahead, "2.28.9")
 
 
+def test_what_nccl_2_28_said_on_a_gpu() -> None:
+    """Two ranks on an H200, well and after one had begun a sum that the other had not (tests/gpu/one_card.py)."""
+    well, mismatch = (parse((RECORDED / f"ras-{state}.txt").read_text()) for state in ("well", "mismatch"))
+
+    assert well and (dict(well.behind), well.missing, well.dead, well.warned) == ({}, (), (), ())
+    assert mismatch and (dict(mismatch.behind), mismatch.ahead, mismatch.version) == ({1: 3}, 4, "2.28.9")
+
+
 def test_ranks_and_processes_that_do_not_answer() -> None:
     """Those without data and the dead ones."""
     found = parse(HEAD + SILENT)
@@ -292,9 +302,6 @@ def test_the_rank_that_nccl_names_is_the_suspect() -> None:
 
     assert (verdict.name, verdict.rank) == ("collective-deadlock", 5)
     assert [f.text for f in verdict.evidence if f.source == "nccl" and "CUDA graphs" in f.text]
-
-
-VICTIM = Path(__file__).parent.parent / "victims" / "ras.py"
 
 
 class Rank(NamedTuple):
