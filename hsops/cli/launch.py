@@ -38,6 +38,7 @@ class Wish:
     timeout: float | None = None
     stall_after: float | None = None
     stop_on_failure: bool = False
+    without_patches: bool = False
 
 
 def launch(
@@ -57,9 +58,12 @@ def launch(
     stop_on_failure: Annotated[
         bool, typer.Option("--stop-on-failure", help="With --wait-healthy: stop the run when it dies or hangs.")
     ] = False,
+    without_patches: Annotated[
+        bool, typer.Option("--without-patches", help="As if it had none: to know whether one is to blame.")
+    ] = False,
 ) -> None:
     """Start a server detached; with --wait-healthy watch every rank until it answers, dies or stalls."""
-    wish = Wish(server or None, check, wait, replace, timeout, stall_after, stop_on_failure)
+    wish = Wish(server or None, check, wait, replace, timeout, stall_after, stop_on_failure, without_patches)
     run(ctx, "launch", lambda session: bring_up(session, wish))
 
 
@@ -70,6 +74,8 @@ def bring_up(session: Session, wish: Wish) -> Outcome:
     if wish.stop_on_failure and not wish.wait:
         raise UsageError("--stop-on-failure needs --wait-healthy: without it nobody sees a failure")
     spec = session.server(wish.server)
+    if wish.without_patches:
+        spec = _bare(session, spec)
     plans = _plans(session, spec, check=wish.check)
     if wish.check:
         return _checked(session, spec, plans)
@@ -127,6 +133,20 @@ def _checked(session: Session, spec: ServerSpec, plans: Sequence[Plan]) -> Outco
     more = {"nodes": shown} if len(plans) > 1 else {}
     lines = [line for one in plans for line in render.plan_lines(one)]
     return Outcome({"plan": shown[0], **more}, lines, 1 if lacks else 0, lacks)
+
+
+def _bare(session: Session, spec: ServerSpec) -> ServerSpec:
+    """The server without its patches.
+
+    Raises:
+        HsopsError: one of them acts all the same, as it lies in SGLang's files.
+    """
+    from hsops.launch.start import check_gone
+
+    patches = [session.inventory.patches[name] for name in spec.patches]
+    for agent in several.agents(session, spec):
+        check_gone(agent, spec, patches)
+    return spec.model_copy(update={"patches": ()})
 
 
 def _plans(session: Session, spec: ServerSpec, *, check: bool) -> tuple[Plan, ...]:

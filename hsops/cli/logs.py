@@ -69,7 +69,9 @@ def logs(
     name: Annotated[str, typer.Argument(metavar="RUN", help="A run, or a server (the default's latest run).")] = "",
     *,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run has ended.")] = False,
-    lines: Annotated[int, typer.Option("--lines", "-n", metavar="N", min=-1, help="Only the last N lines.")] = -1,
+    lines: Annotated[
+        int | None, typer.Option("--lines", "-n", metavar="N", min=0, help="Only the last N lines.")
+    ] = None,
     rank: Annotated[str, typer.Option(metavar="RANK", help="Only this rank's lines: 1 or TP1; main for none's.")] = "",
     since: Annotated[str, typer.Option(metavar="TIME", help="Only from 10m ago on, or from '2026-11-29 17:40'.")] = "",
     errors: Annotated[bool, typer.Option("--errors", help="Only what went wrong, the cause first.")] = False,
@@ -78,7 +80,7 @@ def logs(
     ] = 0,
 ) -> None:
     """Print the log of a run exactly as the server wrote it, but for API keys, or a part of it."""
-    wish = Wish(follow, None if lines < 0 else lines, rank, since, errors, attempt or None)
+    wish = Wish(follow, lines, rank, since, errors, attempt or None)
     run(ctx, "logs", lambda session: show(session, name, wish))
 
 

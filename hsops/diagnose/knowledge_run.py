@@ -11,7 +11,7 @@ RUN: dict[str, tuple[str, str]] = {
     "crash-under-load": ("the exception's own cause; fewer max-running-requests meanwhile", "the same load, by halves"),
     "nan-output": ("another GEMM or attention backend; clear JIT caches", "the same prompt on another backend"),
     "peer-rank-died": ("how that rank ended: hsops status, dmesg", "the supervisor's record of each rank"),
-    "scheduler-died-exception": ("read the traceback: hsops logs", "does it go away without patches: deploy --revert"),
+    "scheduler-died-exception": ("read the traceback: hsops logs", "does it go away: launch --without-patches"),
     # health-semantics
     "health-false-negative-under-load": (
         "SGLANG_HEALTH_CHECK_TIMEOUT above 20 s, or fewer long prompts at once; no restart",
@@ -83,11 +83,11 @@ RUN: dict[str, tuple[str, str]] = {
     "weights-post-processing-slow": ("wait", "'Load weight end' by rank; CPU of those that have not said it"),
     # warmup
     "warmup-deadlock-busy-wait": (
-        "what changed in the model's forward; hsops deploy --revert, then launch --replace",
+        "what changed in the model's forward; hsops launch --replace --without-patches",
         "single bytes to an eventfd and no other system call: strace of a rank",
     ),
     "warmup-failed": ("the scheduler's exception above the line", "hsops logs"),
-    "warmup-forward-stuck": ("without patches: hsops deploy --revert, then launch --replace", _STACKS),
+    "warmup-forward-stuck": ("hsops launch --replace --without-patches", _STACKS),
     "warmup-via-proxy": ("no_proxy=127.0.0.1,localhost in env", "env | grep -i proxy"),
     # state
     "healthy": ("nothing", "a request of your own"),

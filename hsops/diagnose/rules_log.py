@@ -191,7 +191,7 @@ def _patched(ev: Evidence, error: LogError | None) -> str:
     patches = ev.run.patches if ev.run else {}
     if not (error and patches and "/models/" in error.frame):
         return ""
-    return f"; does it go away without the patch ({', '.join(patches)})? hsops deploy --revert"
+    return f"; does it go away without {', '.join(patches)}? hsops launch --replace --without-patches"
 
 
 def _line(text: str, at: int) -> str:

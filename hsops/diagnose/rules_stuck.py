@@ -217,7 +217,7 @@ def _patches(ev: Evidence) -> tuple[Finding, ...]:
 
 def _without_patches(ev: Evidence) -> str:
     if ev.run and ev.run.patches:
-        return "hsops deploy --revert && hsops launch --replace --wait-healthy tells whether a patch is to blame"
+        return "hsops launch --replace --wait-healthy --without-patches tells whether a patch is to blame"
     return "look at what changed in the model's forward since the last good run, then hsops launch --replace"
 
 

@@ -76,6 +76,24 @@ def inspect(agent: Agent, server: ServerSpec, patches: Sequence[PatchSpec], *, c
     return Deployed(str(found["sglang"]["version"] or ""), identities, _known(found["flags"]), hook, told)
 
 
+def check_gone(agent: Agent, server: ServerSpec, patches: Sequence[PatchSpec]) -> None:
+    """That none of ``patches`` acts on a ``server`` that is started without them. hs-dump's is inert then.
+
+    Raises:
+        HsopsError: the first that does: it was applied and not reverted.
+    """
+    for patch in (patch for patch in patches if patch.kind != "hs-dump"):
+        place = "source" if patch.place in ("source", "site") else patch.place
+        state = _inspect(agent, server, place, [patch])["patches"][patch.name]["state"]
+        if state != "absent":
+            raise HsopsError(
+                f"patch {patch.name} is {state}",
+                host=agent.host.name,
+                why="a server without patches would run with it, as it lies in files that it reads",
+                fix=f"hsops deploy --revert {patch.name}",
+            )
+
+
 def machine(agent: Agent, env: Mapping[str, str]) -> Machine:
     """What the host has that ``env`` speaks of; it is not asked when ``env`` speaks of nothing."""
     if not wants_machine(env):

@@ -11,7 +11,7 @@ import pytest
 from hsops.cli.deploy import Wish
 from hsops.cli.launch import Wish as Launch
 from hsops.cli.launch import bring_up
-from hsops.core.errors import StalePlanError
+from hsops.core.errors import HsopsError, StalePlanError
 from hsops.deploy.plan import OLD_MODULE
 from hsops.payload.hsops_hs_dump.strategy import REGISTRY_FILE
 from tests.hosts import Server
@@ -332,6 +332,23 @@ def test_launch_wants_the_servers_patches_there(site: Site) -> None:
 
     assert list(plan["deployed"]["patches"]) == ["fix"]
     assert "--disable-radix-cache" not in plan["argv"] and plan["dump_dir"] == ""
+
+
+def test_launch_without_patches_wants_those_gone_that_would_act_all_the_same(site: Site) -> None:
+    """A diff lies in files that the server reads; what hs-dump leaves there is inert."""
+    site.diff({MODEL: CHANGED})
+    site.write(REGISTRY_FILE, REGISTRY)
+    site.patches(DIFF + "  hs-dump: { boundaries: [1] }\n")
+    site.ok("fix")
+
+    with pytest.raises(HsopsError) as refused:
+        bring_up(site.session(), Launch(check=True, without_patches=True))
+    site.ok("--revert", "fix")
+    bare = bring_up(site.session(), Launch(check=True, without_patches=True))
+
+    assert (refused.value.message, refused.value.fix) == ("patch fix is applied", "hsops deploy --revert fix")
+    assert bare.exit_code == 0 and bare.data["plan"]["deployed"]["patches"] == {}
+    assert "SGLANG_HS_" not in bare.data["plan"]["shell"]
 
 
 @pytest.mark.parametrize("first,second", [("real", "link"), ("link", "real"), ("link", "other")])
