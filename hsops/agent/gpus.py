@@ -8,17 +8,20 @@ from collections.abc import Container
 _EVERY_S = 5.0
 _FORMAT = "--format=csv,noheader,nounits"
 _OF_PROCESSES = "--query-compute-apps=pid,used_memory"
-_OF_GPUS = "--query-gpu=memory.used"
+_OF_GPUS = "--query-gpu=index,memory.used"
 
 
 class GpuMemory:
     """Asks in the background and tells the last answer. One that does not answer is not asked again.
 
     Where the driver shows our processes, their memory counts: a neighbour's must not speak for them. In a container it
-    mostly shows none, or pids of the host; then the GPUs count as a whole.
+    mostly shows none, or pids of the host; then the GPUs that ``visible``, its CUDA_VISIBLE_DEVICES, shows to it count
+    as a whole: all of them where that is empty, or names them otherwise than by numbers.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, visible: str = "") -> None:
+        words = {word.strip() for word in visible.split(",")}
+        self._shown = words if all(word.isdecimal() for word in words) else None
         self._tool = shutil.which("nvidia-smi")
         self._child: subprocess.Popen[str] | None = None
         self._query = _OF_PROCESSES
@@ -26,7 +29,7 @@ class GpuMemory:
         self.mib: int | None = None
 
     def look(self, pids: "Container[int]") -> "int | None":
-        """MiB in use by ``pids``, else on all GPUs together, a few seconds old; None without GPUs or an answer."""
+        """MiB in use by ``pids``, else on its GPUs together, a few seconds old; None without GPUs or an answer."""
         now = time.monotonic()
         if self._child and self._child.poll() is not None:
             self._take(self._child.communicate()[0], pids)
@@ -44,7 +47,7 @@ class GpuMemory:
 
     def _take(self, text: str, pids: "Container[int]") -> None:
         if self._query == _OF_GPUS:
-            self.mib, self._query = parse(text), _OF_PROCESSES
+            self.mib, self._query = parse(text, self._shown), _OF_PROCESSES
         elif (own := of_processes(text, pids)) is not None:
             self.mib = own
         else:
@@ -63,10 +66,11 @@ def of_processes(text: str, pids: "Container[int]") -> "int | None":
     return sum(own) if own else None
 
 
-def parse(text: str) -> "int | None":
-    """The sum of the lines; None when a line is no number (``[N/A]``, an error message)."""
+def parse(text: str, shown: "Container[str] | None" = None) -> "int | None":
+    """The sum over the GPUs of these indices, or all where none has one; None without numbers (``[N/A]``, an error)."""
+    rows = [line.partition(",")[::2] for line in text.split("\n") if line.strip()]
     try:
-        values = [int(line) for line in text.split("\n") if line.strip()]
+        values = [int(mib) for index, mib in rows if shown and index.strip() in shown] or [int(mib) for _, mib in rows]
     except ValueError:
         return None
     return sum(values) if values else None

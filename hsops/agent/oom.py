@@ -2,24 +2,38 @@
 
 import os
 import re
+import time
+from collections.abc import Callable
 from typing import Any
 
 _MACHINE = "/proc/vmstat"
+_DYING_S = 60.0  # for a killed process to be gone: its memory is freed first
 
 
 class OomWatch:
-    """Remembers how many OOM kills there were, and tells whether there were more since."""
+    """Remembers how many OOM kills there were, and tells whether there were more just now.
 
-    def __init__(self) -> None:
+    Counters are a control group's or the machine's: one that rose long ago rose for somebody else's process. Ask often.
+    """
+
+    def __init__(self, clock: "Callable[[], float]" = time.monotonic) -> None:
         self._kmsg = _open_kmsg()
         self._killed: set[int] = set()  # pids the kernel log named
         self._counters = counters()
+        self._rose: dict[str, float] = {}  # counter -> when, since a kill was last asked for
+        self._clock = clock
+
+    def look(self) -> None:
+        """Note which counters have risen since the last time."""
+        before, self._counters = self._counters, counters()
+        self._rose |= {name: self._clock() for name, count in self._counters.items() if count > before.get(name, 0)}
 
     def killed(self, pid: int) -> bool:
         """``pid``, found dead by SIGKILL just now, was the OOM killer's."""
         self._read_kmsg()
-        before, self._counters = self._counters, counters()
-        rose = {name for name, count in self._counters.items() if count > before.get(name, 0)}
+        self.look()
+        rose = {name for name, at in self._rose.items() if self._clock() - at < _DYING_S}
+        self._rose = {}
         if pid in self._killed or rose - {_MACHINE}:
             return True
         return _MACHINE in rose and self._kmsg < 0  # a readable log would have named the pid

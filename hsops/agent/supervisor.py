@@ -185,6 +185,7 @@ class Supervisor:
                 else:
                     self._ended(key.data)
             self._discover()
+            self.oom.look()
             if self.spec.get("restart") and not restart.stop_asked(self.run):
                 self._tend()
         self.save()

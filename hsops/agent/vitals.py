@@ -24,8 +24,9 @@ class Vitals:
         self._calls: dict[tuple[int, int], dict[str, int]] = {}
         self._bulk: dict[int, int] = {}
         self._all_bulk = self._written = 0
-        self._gpus = gpus.GpuMemory()
-        self._caches = jit_cache.Caches(jit_cache.roots({**os.environ, **env}))
+        env = {**os.environ, **env}
+        self._gpus = gpus.GpuMemory(env.get("CUDA_VISIBLE_DEVICES", ""))
+        self._caches = jit_cache.Caches(jit_cache.roots(env))
         self._stacks = Stacks()
 
     def look(self, pid: int, pids: "dict[str, int]", *, mute_s: float) -> "dict[str, Any]":

@@ -72,6 +72,23 @@ def test_the_counter_tells_where_the_kernels_log_may_not_be_read(narrow: Path) -
         server.wait()
 
 
+def test_a_counter_that_rose_for_another_process_long_ago(narrow: Path) -> None:
+    """A neighbour of the same control group was the OOM killer's; who is killed a minute later was somebody's."""
+    now = [0.0]
+    watch = oom.OomWatch(lambda: now[0])
+    if watch._kmsg >= 0:
+        os.close(watch._kmsg)
+    watch._kmsg = -1
+    greedy = f"open({str(narrow / 'cgroup.procs')!r}, 'w').write('0'); print(len(bytearray(200 << 20)))"
+    neighbour = subprocess.Popen([sys.executable, "-c", greedy])
+    assert neighbour.wait() == -signal.SIGKILL
+
+    watch.look()
+    now[0] = 61.0
+
+    assert not watch.killed(os.getpid())
+
+
 def test_oom_kills_before_the_run_are_others(narrow: Path) -> None:
     """The kernel's log keeps them for days."""
     began = time.time()

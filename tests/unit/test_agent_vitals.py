@@ -206,7 +206,7 @@ def test_what_a_process_does_in_a_silent_stretch_decides(tmp_path: Path, script:
 SMI = """#!/bin/sh
 case "$1" in
 --query-compute-apps=*) cat "{folder}/apps" ;;
-*) echo 1000; echo 2000 ;;
+*) echo "0, 1000"; echo "1, 2000" ;;
 esac
 """
 
@@ -229,6 +229,21 @@ def test_gpu_memory_is_that_of_our_processes(
 
     assert memory.look({7, 8}) == mib
     memory.close()
+
+
+@pytest.mark.parametrize(
+    "visible,mib", [("", 700), ("0", 100), ("2, 1", 600), ("GPU-8d2a,1", 700), ("-1", 700), ("7", 700)]
+)
+def test_gpus_that_are_not_shown_to_the_server_do_not_count(visible: str, mib: int) -> None:
+    """Where nvidia-smi names no processes, a neighbour that loads on other GPUs is no progress of this one."""
+    memory = gpus.GpuMemory(visible)
+
+    memory._take("", {7})
+    memory._take("0, 100\n1, 200\n2, 400\n", {7})
+
+    assert memory.mib == mib
+    assert gpus.parse("0, [N/A]\n1, 5\n", {"1"}) == 5
+    assert gpus.parse("Unable to determine the device handle") is None
 
 
 def test_a_mute_nvidia_smi_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
