@@ -66,7 +66,6 @@ ALSO = {  # behind a row's own: another page that has something to say to the sa
             r"Looks at servers that are well: (\d+), of which\s+(\d+) false alarms",
         ),
         "on one H200: {1} of {0} named right, false alarms: {3} in {2} looks",
-        "what was wrong there is mended since, and not run again",
     ),
 }
 
@@ -79,9 +78,9 @@ def table() -> str:
         said = _matrix(text, words) if page == "matrix" else words.format(*_numbers(page, text, patterns))
         cell, commands = _link(said, page), f"`{command}`"
         if promise in ALSO:
-            other, where, also, since = ALSO[promise]
+            other, where, also = ALSO[promise]
             text = (ROOT / "docs" / "reference" / f"{other}.md").read_text(encoding="utf-8")
-            cell += f"; {_link(also.format(*_numbers(other, text, where)), other)}, {since}"
+            cell += f"; {_link(also.format(*_numbers(other, text, where)), other)}"
             commands += f", `make {other}`"
         lines.append(f"| {promise} | {cell} | {commands} |")
     return "\n".join(lines) + "\n"

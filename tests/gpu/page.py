@@ -26,7 +26,7 @@ through hsops' own command line. What capture costs, at length: [capture-cost](.
 
 AFTER = """\
 *after* is the time from when the state was there until the verdict, *took* the last look's, in seconds. On the way up a
-log must have been silent for 20 s, a batch that a server serves without a sign of work for 20 s too. *ranks* is how
+log must have been silent for 60 s (20 s beside a good run), a batch that a server serves for 20 s. *ranks* is how
 many on how many cards: alone, a rank has no peer; two on one card talk over sockets, since NCCL is told that they are
 on different hosts (`tests/gpu/one_card.py`)."""
 
