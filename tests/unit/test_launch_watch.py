@@ -646,7 +646,9 @@ def test_lines_for_a_pipe() -> None:
     assert len(shown) == 6
 
 
-@pytest.mark.parametrize("text,mib", [("1024\n2048\n", 3072), ("", None), ("[N/A]\n", None), ("Failed to ...\n", None)])
+@pytest.mark.parametrize(
+    "text,mib", [("0, 1024\n1, 2048\n", 3072), ("", None), ("0, [N/A]\n", None), ("Failed to ...\n", None)]
+)
 def test_gpu_memory(text: str, mib: int | None) -> None:
     """nvidia-smi's answer, or None when it is none."""
     from hsops.agent.gpus import parse
