@@ -23,7 +23,7 @@ from hsops.agent.patch_site import sync_folder, write_file
 from hsops.agent.protocol import Refusal
 
 START = "0" * 64
-_WAIT_S = 5.0  # for another line to be written
+_WAIT_S = 5.0  # for another line to be written; they begin anew with each
 _BLOCK = 1 << 16
 _NEAR = 1 << 20  # bytes at the end in which a change's line is looked for
 _LONGEST = 16 << 20  # bytes of a line
@@ -127,17 +127,21 @@ def _settled(file: BinaryIO, head: dict[str, Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _opened(folder: str) -> Iterator[BinaryIO]:
-    """The file, for one writer at a time."""
-    handle = os.open(os.path.join(folder, "audit.jsonl"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    """The file, for one writer at a time; whoever waits does so as long as others write."""
+    path = os.path.join(folder, "audit.jsonl")
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     with os.fdopen(handle, "r+b") as file:
-        until = time.monotonic() + _WAIT_S
+        size, until = -1, 0.0
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                if time.monotonic() > until:
-                    raise Refusal("locked", f"another process has {file.name} and does not go on") from None
+                seen, now = os.fstat(handle).st_size, time.monotonic()
+                if seen != size:
+                    size, until = seen, now + _WAIT_S
+                elif now > until:
+                    raise Refusal("locked", f"another process has {path} and does not go on") from None
                 time.sleep(0.01)
         yield file
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ import pytest
 from hsops.agent import audit, lock
 from hsops.agent.patch_site import Site
 from hsops.agent.patch_store import Store
+from hsops.agent.protocol import Refusal
 from tests.integration.test_patch_engine import apply, edits, killed_at, revert
 from tests.practice_host import practice_host
 
@@ -230,10 +233,38 @@ def test_many_writers_make_one_chain(state_dir: str) -> None:
     for _ in range(4):
         child = os.fork()
         if child == 0:
-            for i in range(50):
-                audit.append(state_dir, {"action": "x", "n": i})
-            os._exit(0)
+            code = 0
+            try:
+                for i in range(50):
+                    audit.append(state_dir, {"action": "x", "n": i})
+            except BaseException:
+                code = 1
+            os._exit(code)
         children.append(child)
 
     assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
     assert faults(state_dir) == [] and lines(state_dir, 1)[0]["seq"] == 205
+
+
+@pytest.mark.parametrize("lines_meanwhile", [0, 3])
+def test_who_waits_is_refused_only_when_nothing_is_written(
+    state_dir: str, lines_meanwhile: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For a writer that stands still it waits a little, and names the file; the patience begins anew with each line."""
+    path, clock, left = Path(state_dir, "audit.jsonl"), [0.0], [lines_meanwhile]
+
+    def pause(_: float) -> None:
+        clock[0] += audit._WAIT_S * 0.9
+        if left[0]:
+            left[0] -= 1
+            with path.open("ab") as other:
+                other.write(b"x")
+
+    monkeypatch.setattr(audit, "time", SimpleNamespace(sleep=pause, monotonic=lambda: clock[0]))
+    with path.open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+
+        with pytest.raises(Refusal, match=f"another process has {path} and does not go on"):
+            audit.append(state_dir, {"action": "x"})
+
+    assert clock[0] == pytest.approx(audit._WAIT_S * 0.9 * (lines_meanwhile + 2))
