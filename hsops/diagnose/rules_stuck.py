@@ -76,9 +76,9 @@ def forward_stuck(ev: Evidence) -> Verdict | None:
     apart = [r for r, p in inside.items() if p.stack and not waits_for_peers(p.stack)]
     suspect = apart[0] if len(apart) == 1 and len(inside) > 1 else None
     who = (
-        f"TP{suspect} does, the others wait for it in a collective"
+        f"TP{suspect} sleeps, the others wait for it in a collective"
         if suspect is not None
-        else "and all ranks sleep there"
+        else "all ranks sleep there"
     )
     return Verdict(
         "warmup-forward-stuck",

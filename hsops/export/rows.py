@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hsops.core.dumps import Sample
-from hsops.core.errors import BadDataError, ConfigError, UsageError
+from hsops.core.errors import BadDataError, ConfigError, Fault, UsageError
 from hsops.core.prompts import Prompt, shorten
 
 
@@ -84,7 +84,8 @@ def masked(prompts: tuple[Prompt, ...] | None, file: str, mask: str) -> tuple[Pr
     if any(p.messages for p in prompts):
         fix = "hsops extract PROMPTS --tokenized FILE makes the masks of conversations: export --prompts FILE"
     if bare := [p.fault(file, p.id, "no loss_mask") for p in prompts if not p.mask]:
-        raise ConfigError(shorten(bare), fix=fix)
+        none = len(bare) == len(prompts) > 1
+        raise ConfigError([Fault(file, 0, 0, "", "no prompt has a loss_mask")] if none else shorten(bare), fix=fix)
     return prompts
 
 

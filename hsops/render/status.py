@@ -131,7 +131,7 @@ def _run_line(host: str, run: Run, standing: Standing | None) -> str:
         f"{run.server:16} {host:10} {run.id}  {state}  TP {alive}/{run.tp}  port {run.port}  "
         f"{'up' if run.alive else 'ran'} {clock(run.uptime_s)}  pid {run.pid}"
         + (f"  SGLang {run.sglang}" if run.sglang else "")
-        + (f"  {_captures(run)}" if run.alive and run.dump_dir else "")
+        + (f"  {_captures(run, standing)}" if run.alive and run.dump_dir else "")
         + (f"  dead: {', '.join(dead)}" if dead else "")
         + _elsewhere(run)
         + (f"  {counted(len(run.left), 'process')} left: hsops stop" if run.left else "")
@@ -157,10 +157,15 @@ def _attempts(run: Run) -> str:
     return before + (f"  not started again: {run.not_restarted}" if run.not_restarted else "")
 
 
-def _captures(run: Run) -> str:
-    """What the ranks say of the capture; one sentence, as they must all say the same."""
+def _captures(run: Run, standing: Standing | None) -> str:
+    """What the ranks say of the capture; one sentence, as they must all say the same. A start is not there yet."""
+    starts = standing and standing.level in ("refused", "starting")
+    if starts and run.silent and all(said.ok for said in run.hellos):
+        return "no word of the capture yet"
     if run.capture_fault:
         return f"CAPTURES NOTHING: {run.capture_fault}"
     said = run.hellos[0]
-    final = f" and {said.final} final" if said.final not in ("", "none") else ""
+    final = (
+        "" if said.final in ("", "none") else " and both finals" if said.final == "both" else f" and {said.final} final"
+    )
     return f"captures {', '.join(map(str, said.boundaries))}{final} by {said.strategy}"

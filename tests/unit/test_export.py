@@ -305,9 +305,11 @@ def test_another_mask_is_another_data_set(tmp_path: Path) -> None:
 
 
 def test_nobody_learns_from_every_token_unasked() -> None:
-    """Prompts without masks are named; without prompts the way is."""
+    """Prompts without masks are named, or that none has one; without prompts the way is."""
     with pytest.raises(ConfigError, match=r"p\.jsonl:1:1: a: no loss_mask"):
         masked((Prompt("a", 1, b""), *prompts("b")), "p.jsonl", "prompts")
+    with pytest.raises(ConfigError, match=r"^p\.jsonl: no prompt has a loss_mask$"):
+        masked((Prompt("a", 1, b""), Prompt("b", 2, b"")), "p.jsonl", "prompts")
     with pytest.raises(UsageError) as caught:
         masked(None, "", "prompts")
 

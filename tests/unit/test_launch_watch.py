@@ -670,3 +670,18 @@ def test_status_tells_what_a_run_captures_or_that_it_does_not() -> None:
     assert "captures 3, 31, 59 and pre-norm final by prepare-attn" in lines[0]
     assert "CAPTURES NOTHING: no word of the capture from TP1" in lines[1]
     assert "apture" not in lines[2]
+
+
+@pytest.mark.parametrize(
+    "ok,told", [(True, "  no word of the capture yet"), (False, "  CAPTURES NOTHING: TP0 does not")]
+)
+def test_status_of_a_start_does_not_call_the_capture_lost(ok: bool, told: str) -> None:
+    """Ranks say what they resolved once the model is loaded; a refusal is told at once."""
+    said = {"ok": ok, "reason": "" if ok else "mixed chunks", "rank": 0}
+    starting = parse_run(a_run(dump_dir="/d", hellos=[said]))
+
+    rows = ((starting, Standing("refused", "port closed")),)
+    host = render_status.HostStatus(rows, Orphans((), "no nvidia-smi on PATH", no_gpu_tool=True))
+    (line, *_) = render_status.lines(["box"], {"box": host}, {})
+
+    assert told in line
