@@ -103,7 +103,8 @@ def plan_lines(plan: Plan) -> Iterator[str]:
 
 def healthy_lines(found: Healthy) -> Iterator[str]:
     """After a launch that went well."""
-    yield f"healthy after {clock(found.seconds)} · run {found.run.id} · port {found.run.port}   next: hsops extract"
+    then = "   next: hsops extract" if found.run.patches else "   without a patch: nothing is captured"
+    yield f"healthy after {clock(found.seconds)} · run {found.run.id} · port {found.run.port}{then}"
 
 
 def stalled_lines(found: Stalled) -> Iterator[str]:

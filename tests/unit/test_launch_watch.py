@@ -19,7 +19,7 @@ from hsops.launch.health import ANSWERS, REFUSED, STABLE, STARTING, UP, Probe
 from hsops.launch.judgement import Answering, CaptureRefused, Died, Silent
 from hsops.launch.matrix import matrix
 from hsops.launch.standing import Standing
-from hsops.launch.wait import Stalled, _died
+from hsops.launch.wait import Healthy, Stalled, _died
 from hsops.launch.watch import HELLO_GRACE_S, Watch
 from hsops.remote.orphans import Orphans
 from hsops.render import launch as render_launch
@@ -99,6 +99,18 @@ def test_a_healthy_launch_is_told_step_by_step() -> None:
     assert stages == ["arguments", "distributed", "weights", "kv cache", "http", "warm-up"]
     assert before is None
     assert watch.judge(3.0) == Answering()
+
+
+@pytest.mark.parametrize(
+    ("patches", "then"), [({"hs-dump": "1f22"}, "next: hsops extract"), ({}, "without a patch: nothing is captured")]
+)
+def test_what_to_do_with_a_healthy_server(patches: dict[str, str], then: str) -> None:
+    """Prompts, where it captures."""
+    run, summary = parse_run(a_run(patches=patches)), summarize(b"")
+
+    (line,) = render_launch.healthy_lines(Healthy(run, 39.0, summary, good().runs[0]))
+
+    assert line.startswith("healthy after 0:39 · run ") and line.endswith(f"   {then}")
 
 
 @pytest.mark.parametrize(
