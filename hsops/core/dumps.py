@@ -19,7 +19,8 @@ import re
 import sys
 from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from operator import itemgetter
 from typing import Any
 
 from hsops.core.errors import BadDataError
@@ -98,7 +99,11 @@ _TYPES: dict[str, type] = {
     **dict.fromkeys(("tokens", "hidden_size", "bytes"), int),
 }
 _SIZES = ("tokens", "hidden_size", "bytes")
-_KINDS = tuple(_TYPES.values())  # manifests have 100,000 lines and more: all of them are compared at once
+# Manifests have 100,000 lines and more: all fields of one are taken, and their types compared, at once.
+_FIELDS = tuple(field.name for field in fields(Sample) if field.name != "token_hash")
+_fields_of = itemgetter(*_FIELDS)
+_KINDS = (*(list if name == "boundaries" else _TYPES[name] for name in _FIELDS), str)
+_decode = json.JSONDecoder().raw_decode
 
 
 def parse_sample(line: str) -> Sample:
@@ -107,23 +112,15 @@ def parse_sample(line: str) -> Sample:
     Raises:
         BadDataError: it is not JSON, a field is missing or of another type, or the id is no safe file name.
     """
+    raw = _object(line)
     try:
-        raw: Any = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise BadDataError(f"not JSON: {error}") from None
-    if not isinstance(raw, dict):
-        raise BadDataError(f"expected an object, got {type(raw).__name__}")
-    values = tuple(map(raw.get, _TYPES))
-    if tuple(map(type, values)) != _KINDS:
-        key, kind = next((key, kind) for key, kind in _TYPES.items() if type(raw.get(key)) is not kind)
-        raise BadDataError(f"{key}: expected {kind.__name__}, got {_shown(raw.get(key))}")
-    boundaries = raw.get("boundaries")
-    if not isinstance(boundaries, list) or not {int}.issuperset(map(type, boundaries)):
-        raise BadDataError(f"boundaries: expected a list of integers, got {_shown(boundaries)}")
-    if not isinstance(token_hash := raw.get("token_hash", ""), str):
-        raise BadDataError(f"token_hash: expected str, got {_shown(token_hash)}")
-    fields: dict[str, Any] = dict(zip(_TYPES, values, strict=True))
-    sample = Sample(boundaries=tuple(boundaries), token_hash=token_hash, **fields)
+        values: list[Any] = [*_fields_of(raw), raw.get("token_hash", "")]
+    except KeyError:
+        values = []
+    if tuple(map(type, values)) != _KINDS or not {int}.issuperset(map(type, values[3])):
+        raise _misfit(raw)
+    values[3] = tuple(values[3])
+    sample = Sample(*values)
     _check(sample)
     return sample
 
@@ -155,6 +152,32 @@ def token_hash(tokens: bytes) -> str:
     return f"sha256:{hashlib.sha256(tokens).hexdigest()[:16]}"
 
 
+def _object(line: str) -> dict[str, Any]:
+    try:
+        try:
+            raw, end = _decode(line)
+        except ValueError:  # a blank in front of it, or no JSON
+            end = -1
+        if end != len(line):
+            raw = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise BadDataError(f"not JSON: {error}") from None
+    if not isinstance(raw, dict):
+        raise BadDataError(f"expected an object, got {type(raw).__name__}")
+    return raw
+
+
+def _misfit(raw: dict[str, Any]) -> BadDataError:
+    """Which field is missing or of another type."""
+    for key, kind in _TYPES.items():
+        if type(raw.get(key)) is not kind:
+            return BadDataError(f"{key}: expected {kind.__name__}, got {_shown(raw.get(key))}")
+    boundaries = raw.get("boundaries")
+    if not isinstance(boundaries, list) or not {int}.issuperset(map(type, boundaries)):
+        return BadDataError(f"boundaries: expected a list of integers, got {_shown(boundaries)}")
+    return BadDataError(f"token_hash: expected str, got {_shown(raw['token_hash'])}")
+
+
 def _shown(value: Any) -> str:
     """A value from the host for a message, which must stay one."""
     text = repr(value)
@@ -170,7 +193,8 @@ def _check(sample: Sample) -> None:
         raise BadDataError(f"final: expected one of {', '.join(FINAL_STATES)}, got {_shown(sample.final)}")
     if sample.ok and not CHECKSUM.match(sample.checksum):
         raise BadDataError(f"checksum {_shown(sample.checksum)} is neither xxh3:<16 hex> nor crc32:<8 hex>")
-    least, most = min(sizes := (sample.tokens, sample.hidden_size, sample.bytes)), max(sizes)
+    sizes = sample.tokens, sample.hidden_size, sample.bytes
+    least, most = min(sizes), max(sizes)
     if least < 0 or most > MOST:
         key, count = next(one for one in zip(_SIZES, sizes, strict=True) if not 0 <= one[1] <= MOST)
         raise BadDataError(f"{key}: {_shown(count)} is no size that a dump can have")

@@ -57,13 +57,16 @@ class DumpLayout:
 
 def file_of(sample: Sample, line: str) -> File:
     """A sample's dump."""
-    part = f"{sample.file}.{sample.checksum.partition(':')[2]}.part"
-    return File(sample.id, sample.file, sample.bytes, sample.checksum, part, sample.checksum, line, sample.token_hash)
+    name, checksum = sample.file, sample.checksum
+    part = f"{name}.{checksum.partition(':')[2]}.part"
+    return File(sample.id, name, sample.bytes, checksum, part, checksum, line, sample.token_hash)
 
 
 def files_of(listing: Listing) -> dict[str, File]:
     """The dumps that the host's manifest has, by name; failed samples have none."""
-    return {s.file: file_of(s, listing.lines[s.id]) for s in listing.samples.values() if s.ok}
+    lines = listing.lines
+    files = [file_of(s, lines[s.id]) for s in listing.samples.values() if s.ok]
+    return {f.name: f for f in files}
 
 
 @dataclass(frozen=True, slots=True)

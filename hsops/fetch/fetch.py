@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from hsops.core.events import Emit
+from hsops.core.garbage import seldom_sought
 from hsops.core.worker import Worker
 from hsops.fetch.evict import Evictor, NoEviction
 from hsops.fetch.folder import Folder, Layout, open_folder
@@ -127,6 +128,11 @@ def fetch(agent: Agent, source: Source, to: Path, wish: Wish, emit: Emit) -> Fet
         SpaceError: it will not fit.
         BadDataError: ``to`` has dumps of other prompts under the same ids.
     """
+    with seldom_sought():
+        return _fetch(agent, source, to, wish, emit)
+
+
+def _fetch(agent: Agent, source: Source, to: Path, wish: Wish, emit: Emit) -> Fetched:
     started = time.monotonic()
     first = source.look()  # before anything is made here: a host that cannot be used leaves no folder
     with open_folder(to, source.layout) as folder:

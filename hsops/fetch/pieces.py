@@ -73,17 +73,14 @@ class Pieces:
         """More work."""
         with self._changed:
             for transfer in transfers:
-                part, pieces = transfer.file.part, pieces_of(transfer)
-                self._latest[transfer.file.name] = part
+                file = transfer.file
+                self._latest[file.name] = part = file.part
                 if part in self._open:  # this very content is on its way: two would write to one part file
                     continue
+                pieces, left = pieces_of(transfer), transfer.left
                 self._open[part] = len(pieces)
-                self._todo.extend(pieces)
-                self.left, self.total, self.files = (
-                    self.left + transfer.left,
-                    self.total + transfer.left,
-                    self.files + 1,
-                )
+                self._todo += pieces
+                self.left, self.total, self.files = self.left + left, self.total + left, self.files + 1
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -154,8 +151,10 @@ class Pieces:
 
     def _settle(self, piece: Piece) -> bool:
         part = piece.transfer.file.part  # not the name: two versions of a file may be under way
-        self._open[part] -= 1
-        return not self._open[part] and self._open.pop(part) == 0
+        left = self._open.pop(part) - 1
+        if left:
+            self._open[part] = left
+        return not left
 
     def abandon(self, piece: Piece) -> None:
         """Its file will not come: what no stream has taken of it is not wanted any more."""

@@ -85,6 +85,9 @@ class Part:
     kept: tuple[Kept, ...] | None = None
 
 
+NOTHING = Part(0)
+
+
 @dataclass(frozen=True, slots=True)
 class Transfer:
     """One file to be sent.
@@ -167,27 +170,30 @@ def plan(
         checked: name -> whether the file's content has the right checksum; for names of an earlier plan's ``check``.
         only: name -> the version that a host was freed of.
     """
-    wanted = list(remote.values())
-    conflicts = tuple(f.id for f in wanted if f.name in held and _is_another_prompt(f, held[f.name].file))
-    states = {f.name: _state(f, held.get(f.name), files.get(f.name), checked.get(f.name)) for f in wanted}
-    for f in wanted:
-        if states[f.name] in ("check", "changed", "damaged") and is_only_copy(f, held.get(f.name), only):
-            states[f.name] = "only here"
-    transfers = tuple(
-        Transfer(f, _part(f, parts), states[f.name])
-        for f in wanted
-        if states[f.name] in ("new", "changed", "lost", "damaged")
-    )
-    continued = {t.file.part for t in transfers if t.part != Part(0)}
-    known = {f.name: _known(f, held.get(f.name)) for f in wanted if states[f.name] in ("check", "adopt", "done")}
+    found: dict[str, list[File]] = {state: [] for state in ("check", "adopt", "done", "only here")}
+    transfers, conflicts, continued = list[Transfer](), list[str](), set[str]()
+    for f in remote.values():  # a million small files: what is done of each counts
+        had = held.get(f.name)
+        if had is not None and _is_another_prompt(f, had.file):
+            conflicts.append(f.id)
+        state = _state(f, had, files.get(f.name), checked.get(f.name))
+        if state in ("check", "changed", "damaged") and is_only_copy(f, had, only):
+            state = "only here"
+        if state in found:
+            found[state].append(f if state == "only here" else _known(f, had))
+            continue
+        part = _part(f, parts)
+        if part is not NOTHING:
+            continued.add(f.part)
+        transfers.append(Transfer(f, part, state))
     return Plan(
-        check=tuple(known[f.name] for f in wanted if states[f.name] == "check"),
-        transfers=transfers,
-        adopt=tuple(known[f.name] for f in wanted if states[f.name] == "adopt"),
-        done=tuple(known[f.name] for f in wanted if states[f.name] == "done"),
-        conflicts=conflicts,
+        check=tuple(found["check"]),
+        transfers=tuple(transfers),
+        adopt=tuple(found["adopt"]),
+        done=tuple(found["done"]),
+        conflicts=tuple(conflicts),
         stale_parts=tuple(sorted(set(parts) - continued)),
-        only_here=tuple(f for f in wanted if states[f.name] == "only here"),
+        only_here=tuple(found["only here"]),
     )
 
 
@@ -222,9 +228,11 @@ def _known(file: File, held: Held | None) -> File:
 
 
 def _part(file: File, parts: Mapping[str, Part]) -> Part:
-    part = parts.get(file.part, Part(0))
-    fits = part.size <= file.bytes and all(0 <= k.start < k.end <= part.size for k in part.kept or ())
-    return part if fits else Part(0)
+    """What can be continued of it."""
+    part = parts.get(file.part, NOTHING)
+    if part is NOTHING or part == NOTHING or part.size > file.bytes:
+        return NOTHING
+    return part if all(0 <= k.start < k.end <= part.size for k in part.kept or ()) else NOTHING
 
 
 def _is_another_prompt(remote: File, local: File) -> bool:

@@ -62,7 +62,12 @@ def test_what_a_line_may_not_say(changes: dict[str, object]) -> None:
         parse_sample(line(**changes))
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", '"s1"', "[" * 5000])
+def test_blanks_around_a_line_are_no_matter() -> None:
+    """Another writer may leave some."""
+    assert parse_sample(f" {line()}\r") == OK
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '"s1"', "[" * 5000, line() + "}", line() + line()])
 def test_what_is_no_line(text: str) -> None:
     """Torn and foreign lines are refused."""
     with pytest.raises(BadDataError):
