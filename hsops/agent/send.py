@@ -115,9 +115,9 @@ def path_of(folder: str, name: str) -> str:
     Raises:
         protocol.Refusal: the name leads elsewhere.
     """
-    if not name or "\0" in name or any(part in ("", ".", "..") for part in name.split("/")):
+    if "\0" in name or not {"", ".", ".."}.isdisjoint(name.split("/")):
         raise protocol.Refusal("bad-request", f"{name!r} is no name of a file below {folder}")
-    return os.path.join(folder, name)
+    return f"{folder}/{name}"
 
 
 def _request(line: bytes) -> "tuple[str, list[tuple[str, int, int, int, int]]]":

@@ -80,7 +80,7 @@ class Committer:
             batch, ended = self._next()
             try:
                 whole = [f for file, checked in batch if (f := file if checked else self._read(file))]
-                files = [f for f in whole if self._may_replace(f)]
+                files = [f for f in whole if self._may_replace(f)] if self.folder.ledger.only else whole
                 if files:
                     taken = self.folder.commit(files)
                     for file, error in taken.items():

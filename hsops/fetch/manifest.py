@@ -66,7 +66,7 @@ class Manifest:
         """Lines by the names of files that are whole and in place; durable on return."""
         with self._lock:
             with os.fdopen(open_to_write(self.path, os.O_APPEND), "w", encoding="utf-8", errors=_ESCAPED) as file:
-                file.writelines(line + "\n" for line in lines.values())
+                file.write("".join([line + "\n" for line in lines.values()]))
                 file.flush()
                 make_durable(file.fileno())
             self._lines.update(lines)

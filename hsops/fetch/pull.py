@@ -183,9 +183,10 @@ class _Pull:
             if not piece.alone:
                 self._committer.grow(file, piece.start, piece.end)
         ended = self.pieces.came(piece for piece, _ in landed)
-        due = [one for one, is_last in zip(landed, ended, strict=True) if is_last and one[1].part not in self._troubles]
         latest = list[tuple[File, bool]]()
-        for piece, file in due:
+        for (piece, file), is_last in zip(landed, ended, strict=True):
+            if not is_last or file.part in self._troubles:
+                continue
             if self.pieces.is_latest(file):
                 latest.append((file, piece.alone))
             else:

@@ -18,7 +18,7 @@ from hsops.fetch.wire import Data, End, Event, LostStreamError, Reader, Refused,
 
 AHEAD = 2  # requests under way on one line
 _ANOTHER = "the file is another one than when it was listed"
-_TELL = 256 << 10  # bytes of small files that are written and told at once
+_TELL = 1 << 20  # bytes of small files that are written and told at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +148,10 @@ class Receiver:
             return
         needed = needs_sum(piece)
         own = checksum_of_bytes(data, self._sums if needed else kind_of(file.checksum))
-        good = file.checksum in ("", own) and self._is(
-            event.checksum, own, needed=needed, again=lambda kind: checksum_of_bytes(data, kind)
-        )
+        good = file.checksum in ("", own)
+        if event.checksum or needed:
+            again = lambda kind: checksum_of_bytes(data, kind)  # noqa: E731 - seldom needed
+            good = good and self._is(event.checksum, own, needed=needed, again=again)
         changed = file.inode is not None and event.inode != file.inode
         batch.settle(event.index)
         self.settled, self._small_bytes = self.settled + 1, self._small_bytes + len(data)
@@ -168,11 +169,11 @@ class Receiver:
         small, self._small = self._small, []
         bad = self._folder.write_parts([(file, data) for _, file, data in small]) if small else {}
         came = [(piece, file) for piece, file, _ in small if file.part not in bad]
-        if count := count - sum(len(data) for _, file, data in small if file.part in bad):
+        misses = [one for one in small if one[1].part in bad] if bad else ()
+        if count := count - sum(len(data) for _, _, data in misses):
             self._count(count)  # first: a pull is over when all has landed
-        for piece, file, _ in small:
-            if error := bad.get(file.part):
-                self.hooks.trouble(piece, misplaced(file, error, self._folder.part(file)))
+        for piece, file, _ in misses:
+            self.hooks.trouble(piece, misplaced(file, bad[file.part], self._folder.part(file)))
         if came:
             self.hooks.landed(came)
 

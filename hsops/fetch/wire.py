@@ -57,6 +57,7 @@ class Whole:
 Event = Data | End | Refused | Whole
 _LONGEST_ERROR = 1 << 20
 _LONGEST_WORDS = 1 << 16  # of an end or a fault
+_LONGEST_SUM = 255  # of a small file: its length is one byte
 _BAD_WORDS = (
     ValueError,
     KeyError,
@@ -131,16 +132,16 @@ class Reader:
                 yield words
 
     def _whole(self, index: int, mtime_ns: int, length: int) -> Whole:
-        inode, words = frames.WHOLE_HEAD.unpack(self._some(frames.WHOLE_HEAD.size))
-        checksum = bytes(self._some(words)).decode("ascii", "replace")
-        return Whole(index, (inode, mtime_ns), checksum, self._some(length))
-
-    def _some(self, count: int) -> memoryview | bytes:
-        """The next bytes, without copying where they lie together; valid until the next read."""
-        if len(self._rest) < count:
-            return self._exactly(count)
-        found, self._rest = self._rest[:count], self._rest[count:]
-        return found
+        rest, head = self._rest, frames.WHOLE_HEAD.size
+        if len(rest) < head + _LONGEST_SUM + length:
+            inode, words = frames.WHOLE_HEAD.unpack(self._exactly(head))
+            checksum = self._exactly(words).decode("ascii", "replace")
+            return Whole(index, (inode, mtime_ns), checksum, self._exactly(length))
+        inode, words = frames.WHOLE_HEAD.unpack_from(rest)  # it lies together: nothing is copied
+        start = head + words
+        checksum = bytes(rest[head:start]).decode("ascii", "replace") if words else ""
+        self._rest = rest[start + length :]
+        return Whole(index, (inode, mtime_ns), checksum, rest[start : start + length])
 
     def _words(self, kind: bytes, index: int, length: int, *, whole: bool) -> End | Refused:
         if kind not in (frames.END, frames.FAULT):
