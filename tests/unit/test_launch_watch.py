@@ -102,7 +102,7 @@ def test_a_healthy_launch_is_told_step_by_step() -> None:
 
 
 @pytest.mark.parametrize(
-    ("patches", "then"), [({"hs-dump": "1f22"}, "next: hsops extract"), ({}, "without a patch: nothing is captured")]
+    "patches, then", [({"hs-dump": "1f22"}, "next: hsops extract"), ({}, "without a patch: nothing is captured")]
 )
 def test_what_to_do_with_a_healthy_server(patches: dict[str, str], then: str) -> None:
     """Prompts, where it captures."""
