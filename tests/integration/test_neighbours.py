@@ -15,14 +15,13 @@ import pytest
 from hsops.agent.probe import Probe
 
 VICTIM = Path(__file__).parent.parent / "victims" / "ras.py"
+# a Python whose first word is no path looks for its library in the folders above the current one
 LAUNCHER = """
-import subprocess, sys
-ranks = [
-    subprocess.Popen([f"sglang::scheduler_TP{n}", *sys.argv[1:]], executable=sys.executable, stdout=subprocess.PIPE)
-    for n in range(2)
-]
+import os, subprocess, sys
+how = {"executable": sys.executable, "stdout": subprocess.PIPE, "env": {**os.environ, "PYTHONHOME": sys.base_prefix}}
+ranks = [subprocess.Popen([f"sglang::scheduler_TP{n}", *sys.argv[1:]], **how) for n in range(2)]
 for rank in ranks:
-    rank.stdout.readline()
+    assert rank.stdout.readline(), "a rank does not listen"
 print("up", flush=True)
 for rank in ranks:
     rank.wait()

@@ -24,7 +24,9 @@ def main(words: list[str]) -> None:
     sys.stdout.flush()
     for rank, word in enumerate(ranks):
         title = f"sglang::scheduler_TP{rank}"
-        subprocess.Popen([title, __file__, word], executable=sys.executable, stdin=subprocess.DEVNULL)
+        # a Python whose first word is no path looks for its library in the folders above the current one
+        home = {**os.environ, "PYTHONHOME": sys.base_prefix}
+        subprocess.Popen([title, __file__, word], executable=sys.executable, stdin=subprocess.DEVNULL, env=home)
     then = time.time() - OLD_S
     os.utime(os.readlink("/proc/self/fd/1"), (then, then))
     if int(health):
