@@ -26,10 +26,11 @@ from hsops.diagnose.reading import from_log, from_nodes, from_probe
 SCHEMA = "hsops-bundle/2"
 _OLDER = "hsops-evidence/1"  # one JSON value, before bundles were compressed
 _MANIFEST, _EVIDENCE, _HEAD, _TAIL = "manifest.json", "evidence.json", "head.log", "tail.log"
+_COUNTS, _NUMBERS = re.compile(r"(?i)token(s|_)"), re.compile(r"[\d.\[\]]+\Z")
 _LARGEST = 64 << 20  # bytes of one part: a log is cut to far less before it gets here
 _LARGEST_WHOLE = 4 * _LARGEST
 _SECRETS = re.compile(  # SGLang counts tokens ("#token: 262144", "max_total_num_tokens=65536") and has a tokenizer
-    r"""(?ix) (?P<keep> (?<![#\w-]) [\w-]*(?:(?:api[_-]?key|password|secret)\w* | tokens?)
+    r"""(?ix) (?P<keep> (?<![#\w-]) [\w-]*(?:(?:api[_-]?key|password|secret)\w* | tokens?(?:_\w+)?)
                        (?:'|\\?")? \s*[=:]\s* (?:'|\\?")?
                        | --[\w-]*(?:api-key|token|password|secret)\s+ | bearer\s+ )
         (?P<secret> (?!None\b)[^\s'",)\\]{4,})
@@ -152,8 +153,8 @@ def redact(value: Any) -> Any:
 def _hidden(found: re.Match[str]) -> str:
     if found["hub"]:
         return MASK
-    count = "tokens" in found["keep"].lower() and found["secret"].isdigit()
-    return found[0] if count else f"{found['keep']}{MASK}"
+    counts = _COUNTS.search(found["keep"]) and _NUMBERS.match(found["secret"])
+    return found[0] if counts else f"{found['keep']}{MASK}"
 
 
 def _packed(content: dict[str, Any], texts: dict[str, str]) -> bytes:

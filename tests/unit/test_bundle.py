@@ -85,7 +85,7 @@ def test_no_secret_gets_into_a_bundle() -> None:
     "text",
     [
         "max_total_num_tokens=65536, chunked_prefill_size=8192, max_prefill_tokens=16384, context_len=163840",
-        "tokenizer_path='/models/k2', skip_tokenizer_init=False, tokenizer_mode='auto', token_ids=[11, 12, 13]",
+        "tokenizer_path='/models/k2', skip_tokenizer_init=False, tokenizer_mode='auto', token_ids=[1111, 12]",
         "tbo_token_distribution_threshold=0.48, api_key=None",
         'File "/srt/utils/hf_transformers/config.py", line 217, in get_config; hf_overrides',
         "#new-token: 16384, #cached-token: 2048, token usage: 0.25",
@@ -106,6 +106,7 @@ def test_what_is_no_secret_stays(text: str) -> None:
         '"hf_token": "s3cr3t0"',
         "AWS_SECRET_ACCESS_KEY=s3cr3t0",
         "tokens=s3cr3t0",
+        "HF_TOKEN_WRITE=s3cr3t0, access_token_x: s3cr3t0",
         "Authorization: Bearer s3cr3t0",
         "from hf_xKs3cr3t0abcdef it came",
     ],
